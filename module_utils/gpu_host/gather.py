@@ -1,0 +1,82 @@
+"""All facts of one host: runs the reader of every chosen subject, isolates their failures, joins what needs two of them."""
+from __future__ import annotations
+
+import importlib
+import time
+from typing import Any, Sequence
+
+from .errors import Errors
+from .evidence import Evidence
+
+SCHEMA = 1
+# Subject -> module of this package. A reader has gather(evidence, errors) -> dict with the same keys always, None for
+# unknown; it may have COMMANDS, a list of (argv, time limit in seconds) that are started early so that they overlap.
+SUBJECTS = {
+    "gpus": "gpus",
+    "p2p": "p2p",
+    "topology": "topology",
+    "driver": "driver",
+    "modules": "modules",
+    "kernel": "kernel",
+    "pci": "pci",
+    "iommu": "iommu",
+    "virtualization": "virtualization",
+    "device_nodes": "device_nodes",
+    "kernel_log": "kernel_log",
+    "system": "system",
+}
+
+
+def choose(subset: Sequence[str]) -> list[str]:
+    """Subjects for a `gather_subset` such as ['all'], ['gpus', 'p2p'] or ['all', '!kernel_log'], in the order of SUBJECTS.
+
+    ValueError names an unknown subject and the known ones.
+    """
+    chosen: set[str] = set()
+    named = [name for name in subset if not name.startswith("!")]
+    for name in subset:
+        bare = name.lstrip("!")
+        if bare != "all" and bare not in SUBJECTS:
+            raise ValueError("unknown subject %r in gather_subset; known are: all, %s" % (bare, ", ".join(SUBJECTS)))
+    for name in named or ["all"]:
+        chosen |= set(SUBJECTS) if name == "all" else {name}
+    chosen -= {name[1:] for name in subset if name.startswith("!")}
+    return [name for name in SUBJECTS if name in chosen]
+
+
+def gather(evidence: Evidence, subset: Sequence[str] = ("all",)) -> dict[str, Any]:
+    """Facts of one host as one dictionary: a key for each subject (None if not gathered), `joined`, `errors`, `evidence`."""
+    began = time.monotonic()
+    readers = {name: importlib.import_module("." + SUBJECTS[name], __package__) for name in choose(subset)}
+    for reader in readers.values():
+        for argv, limit in getattr(reader, "COMMANDS", ()):
+            evidence.start(argv, limit)
+    facts: dict[str, Any] = dict.fromkeys(SUBJECTS)
+    entries: list[dict[str, Any]] = []
+    for name, reader in readers.items():
+        facts[name] = _isolated(name, reader.gather, entries, evidence)
+    from . import joined  # after the subjects: it reads their facts
+
+    facts["joined"] = _isolated("joined", joined.join, entries, facts)
+    manifest = getattr(evidence, "manifest", None)
+    facts["evidence"] = {
+        "schema": SCHEMA,
+        "recorded": manifest is not None,
+        "reconstructed": bool(manifest and manifest.get("reconstructed")),
+        "taken_at": evidence.now(),
+        "subjects": list(readers),
+        "seconds": round(time.monotonic() - began, 3),
+    }
+    facts["errors"] = entries
+    return facts
+
+
+def _isolated(subject: str, reader: Any, entries: list[dict[str, Any]], source: Any) -> Any:
+    errors = Errors(subject)
+    try:
+        result = reader(source, errors)
+    except Exception as error:  # a fault of ours must not hide what the other readers found
+        errors.add("module_utils/gpu_host", "a fault in the reader of %s: %s: %s; please report it" % (subject, type(error).__name__, error))
+        result = None
+    entries.extend(errors.entries)
+    return result
