@@ -1,0 +1,32 @@
+# Thin names for scripts/dev.py, which sets up what each needs. Without make: python3 scripts/dev.py validate
+
+PYTHON ?= python3
+
+.PHONY: validate test lint bench docs setup clean
+
+validate:  ## validate the example fleet of inventory/ (A='-i gpu1,' for other arguments)
+	@$(PYTHON) scripts/dev.py validate $(A)
+
+test:  ## run the tests (T=unit for a part of tests/)
+	@$(PYTHON) scripts/dev.py test $(if $(T),$(addprefix tests/,$(T)))
+
+test-vm:  ## PCI facts on virtual machines booted for it
+	@$(PYTHON) scripts/dev.py test tests/vm
+
+molecule:  ## the roles on real systemd hosts
+	@$(PYTHON) scripts/dev.py test tests/molecule
+
+lint:
+	@$(PYTHON) scripts/dev.py lint
+
+bench:  ## the benchmarks, as ratios
+	@$(PYTHON) scripts/dev.py bench $(A)
+
+docs:  ## write docs/ anew from the checks and the modules
+	@$(PYTHON) scripts/dev.py docs
+
+setup:
+	@$(PYTHON) scripts/dev.py setup
+
+clean:
+	rm -rf .venv .cache .test-hosts reports bundles

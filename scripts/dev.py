@@ -1,0 +1,112 @@
+#!/usr/bin/env python3
+"""Sets up what a clone needs and runs it: `python3 scripts/dev.py validate | test | lint | bench | docs | setup`.
+
+Everything lands in .venv/ inside the clone. `test` also installs the Debian packages of tests/packages.txt where it runs as
+root on Debian or Ubuntu; elsewhere the tests that need them are skipped by name.
+"""
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+MINIMUM = (3, 11)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("command", choices=["setup", "validate", "test", "lint", "bench", "docs"])
+    parser.add_argument("--python", default=sys.executable, help="the interpreter to make the environment with")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="handed on to ansible-playbook, pytest or the benchmark")
+    options = parser.parse_args()
+    arguments = [word for word in options.arguments if word != "--"]
+    testing = options.command in ("test", "lint", "docs", "bench")
+    if options.command == "test":
+        install_system_packages()
+    environment = set_up(options.python, testing)
+    if options.command == "setup":
+        print("Ready: %s" % environment)
+        return 0
+    commands = {
+        "validate": ["ansible-playbook", "validate.yml", *arguments],
+        "test": ["pytest", *(arguments or ["-n", "2", "--dist", "loadgroup"])],
+        "lint": ["pytest", "-q", "tests/lint", *arguments],
+        "bench": ["python", "benchmarks/run.py", *arguments],
+        "docs": ["python", "scripts/generate_docs.py", *arguments],
+    }
+    return run_in(environment, commands[options.command])
+
+
+def set_up(python: str, testing: bool) -> Path:
+    """A virtual environment with the pinned dependencies; made once, renewed when the pins change."""
+    version = subprocess.run([python, "-c", "import sys; print('%d.%d' % sys.version_info[:2])"], check=True, capture_output=True, text=True).stdout.strip()
+    if tuple(int(part) for part in version.split(".")) < MINIMUM:
+        sys.exit("Python %d.%d or newer is needed; this is %s. Name another with --python." % (*MINIMUM, version))
+    environment = ROOT / ".venv" / version
+    wanted = hashlib.sha256(b"\0".join((ROOT / name).read_bytes() for name in ("pyproject.toml", "constraints.txt"))).hexdigest()
+    stamp = environment / ("test.stamp" if testing else "run.stamp")
+    if stamp.exists() and stamp.read_text() == wanted:
+        return environment
+    print("Setting up %s (once) ..." % environment.relative_to(ROOT), flush=True)
+    made = subprocess.run([python, "-m", "venv", "--clear", str(environment)], capture_output=True, text=True, check=False)
+    if made.returncode != 0:
+        sys.exit("Could not make a virtual environment: %s\nOn Debian and Ubuntu: apt-get install python3-venv" % (made.stdout + made.stderr).strip())
+    pip = [str(environment / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--constraint", "constraints.txt"]
+    names = requirements(python if python == sys.executable else str(environment / "bin" / "python"), testing)
+    installed = subprocess.run([*pip, *names], cwd=ROOT, check=False)
+    if installed.returncode != 0:
+        sys.exit("pip could not install %s; see its message above." % ", ".join(names))
+    for name in ("run.stamp", "test.stamp") if testing else ("run.stamp",):
+        (environment / name).write_text(wanted)
+    return environment
+
+
+def requirements(python: str, testing: bool) -> list[str]:
+    """The dependencies that pyproject.toml declares."""
+    code = "import tomllib, json, sys; p = tomllib.load(open('pyproject.toml', 'rb'))['project']; print(json.dumps([p['dependencies'], p['optional-dependencies']['test']]))"
+    import json
+
+    run_time, test = json.loads(subprocess.run([python, "-c", code], cwd=ROOT, check=True, capture_output=True, text=True).stdout)
+    return run_time + (test if testing else [])
+
+
+def install_system_packages() -> None:
+    """Install the Debian packages that the tests use, where that is ours to do."""
+    lines = (ROOT / "tests" / "packages.txt").read_text().splitlines()
+    wanted = [line.split("#")[0].strip() for line in lines]
+    wanted = [name for name in wanted if name]
+    if not shutil.which("apt-get"):
+        print("Not Debian or Ubuntu: tests that need %s are skipped where those are missing." % ", ".join(wanted))
+        return
+    status = subprocess.run(["dpkg-query", "-W", "-f", "${Package} ${db:Status-Status}\n", *wanted], capture_output=True, text=True, check=False)
+    present = {line.split()[0] for line in status.stdout.splitlines() if line.endswith(" installed")}
+    missing = [name for name in wanted if name not in present]
+    if not missing:
+        return
+    if os.geteuid() != 0:
+        print("Not root: tests that need them are skipped. To run them too: apt-get install %s" % " ".join(missing))
+        return
+    print("Installing Debian packages for the tests: %s ..." % " ".join(missing), flush=True)
+    environment = dict(os.environ, DEBIAN_FRONTEND="noninteractive")
+    subprocess.run(["apt-get", "update", "-qq"], env=environment, check=False)
+    done = subprocess.run(["apt-get", "install", "-y", "-qq", "--no-install-recommends", *missing], env=environment, stdout=subprocess.DEVNULL, check=False)
+    if done.returncode != 0:
+        print("apt-get could not install all of them; the tests that need them are skipped by name.")
+
+
+def run_in(environment: Path, command: list[str]) -> int:
+    binaries = environment / "bin"
+    settings = dict(os.environ, PATH="%s%s%s" % (binaries, os.pathsep, os.environ.get("PATH", "")), VIRTUAL_ENV=str(environment))
+    # Ansible refuses to start where Python would decode file names as ASCII.
+    if "utf" not in (settings.get("LC_ALL") or settings.get("LC_CTYPE") or settings.get("LANG") or "").lower():
+        settings["LC_ALL"] = "C.UTF-8"
+    return subprocess.run([str(binaries / command[0]), *command[1:]], cwd=ROOT, env=settings, check=False).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())
