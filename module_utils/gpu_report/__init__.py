@@ -1,0 +1,1 @@
+"""What runs on the controller: the check engine and the report writers. Nothing here touches a host."""
