@@ -66,6 +66,12 @@ from ansible.module_utils.gpu_host import bundle as bundles
 from ansible.module_utils.gpu_host.evidence import Evidence, LiveEvidence
 from ansible.module_utils.gpu_host.gather import gather
 
+ARGUMENT_SPEC = {
+    "gather_subset": {"type": "list", "elements": "str", "default": ["all"]},
+    "bundle": {"type": "path"},
+    "capture": {"type": "bool", "default": False},
+}
+
 
 def facts(evidence: Evidence, params: dict) -> dict:
     """The module's result for `evidence`; what the action plugin calls for a recorded host. ValueError: bad arguments."""
@@ -79,14 +85,7 @@ def facts(evidence: Evidence, params: dict) -> dict:
 
 
 def main() -> None:
-    module = AnsibleModule(
-        argument_spec={
-            "gather_subset": {"type": "list", "elements": "str", "default": ["all"]},
-            "bundle": {"type": "path"},
-            "capture": {"type": "bool", "default": False},
-        },
-        supports_check_mode=True,
-    )
+    module = AnsibleModule(argument_spec=ARGUMENT_SPEC, supports_check_mode=True)
     try:
         evidence = bundles.load(module.params["bundle"]) if module.params["bundle"] else LiveEvidence()
         module.exit_json(**facts(evidence, module.params))

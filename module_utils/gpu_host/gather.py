@@ -3,7 +3,8 @@ from __future__ import annotations
 
 import importlib
 import time
-from typing import Any, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 from .errors import Errors
 from .evidence import Evidence
@@ -27,6 +28,11 @@ SUBJECTS = {
 }
 
 
+def _named_for_ansible() -> None:
+    """Never called. Ansible packs into a module what import statements name, and the readers are imported by their names."""
+    from . import device_nodes, driver, gpus, iommu, kernel, kernel_log, modules, p2p, pci, system, topology, virtualization  # noqa: F401, PLC0415
+
+
 def choose(subset: Sequence[str]) -> list[str]:
     """Subjects for a `gather_subset` such as ['all'], ['gpus', 'p2p'] or ['all', '!kernel_log'], in the order of SUBJECTS.
 
@@ -47,12 +53,17 @@ def choose(subset: Sequence[str]) -> list[str]:
 def gather(evidence: Evidence, subset: Sequence[str] = ("all",)) -> dict[str, Any]:
     """Facts of one host as one dictionary: a key for each subject (None if not gathered), `joined`, `errors`, `evidence`."""
     began = time.monotonic()
-    readers = {name: importlib.import_module("." + SUBJECTS[name], __package__) for name in choose(subset)}
+    facts: dict[str, Any] = dict.fromkeys(SUBJECTS)
+    entries: list[dict[str, Any]] = []
+    readers = {}
+    for name in choose(subset):
+        try:
+            readers[name] = importlib.import_module("." + SUBJECTS[name], __package__)
+        except ImportError as error:  # a reader that cannot be loaded is a fault of that subject only
+            entries.append({"subject": name, "source": "module_utils/gpu_host", "problem": str(error), "needs_root": False})
     for reader in readers.values():
         for argv, limit in getattr(reader, "COMMANDS", ()):
             evidence.start(argv, limit)
-    facts: dict[str, Any] = dict.fromkeys(SUBJECTS)
-    entries: list[dict[str, Any]] = []
     for name, reader in readers.items():
         facts[name] = _isolated(name, reader.gather, entries, evidence)
     from . import joined  # after the subjects: it reads their facts

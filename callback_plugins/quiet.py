@@ -1,0 +1,67 @@
+"""Ansible's own output without the floods: what our modules return is for the report, not for the screen."""
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+name: quiet
+type: stdout
+short_description: default output, short for the tasks of this project
+description:
+  - The output of P(ansible.builtin.default#callback), except that facts and checks print one line where something is wrong, and nothing else.
+  - C(-v) prints one line for every host; C(-vv) prints everything.
+extends_documentation_fragment:
+  - default_callback
+  - result_format_callback
+requirements:
+  - set as stdout_callback in ansible.cfg
+"""
+
+from typing import Any
+
+from ansible import constants as C
+from ansible.plugins.callback.default import CallbackModule as Default
+
+SHORT = {"run_checks", "gpu_facts", "p2p_facts", "proxmox_facts", "inference_server_facts", "write_bundle", "validate_argument_spec"}
+
+
+class CallbackModule(Default):
+    """One line a host for our tasks; the default for all others."""
+
+    CALLBACK_VERSION = 2.0
+    CALLBACK_TYPE = "stdout"
+    CALLBACK_NAME = "quiet"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._checked = False
+
+    def _is_short(self, result: Any) -> bool:
+        name = str(result.task.action).rpartition(".")[2]
+        self._checked = self._checked or name == "run_checks"
+        return name in SHORT and self._display.verbosity < 2
+
+    def _line(self, status: str, result: Any, color: str) -> None:
+        words = " ".join(str(result.result.get("msg", "")).split()) or "done"
+        self._display.display("%s: [%s] %s" % (status, result.host.get_name(), words), color=color)
+
+    def v2_runner_on_ok(self, result: Any) -> None:
+        if not self._is_short(result):
+            super().v2_runner_on_ok(result)
+        elif self._display.verbosity or result.result.get("changed"):
+            changed = bool(result.result.get("changed"))
+            self._line("changed" if changed else "ok", result, C.COLOR_CHANGED if changed else C.COLOR_OK)
+
+    def v2_runner_on_failed(self, result: Any, ignore_errors: bool = False) -> None:
+        if self._is_short(result):
+            self._line("failed", result, C.COLOR_ERROR)
+        else:
+            super().v2_runner_on_failed(result, ignore_errors=ignore_errors)
+
+    def v2_runner_on_unreachable(self, result: Any) -> None:
+        if self._display.verbosity < 2:
+            self._line("unreachable", result, C.COLOR_UNREACHABLE)
+        else:
+            super().v2_runner_on_unreachable(result)
+
+    def v2_playbook_on_stats(self, stats: Any) -> None:
+        if not self._checked or self._display.verbosity:  # the report of the checks says more than the recap
+            super().v2_playbook_on_stats(stats)

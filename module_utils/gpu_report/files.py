@@ -1,0 +1,24 @@
+"""Files that are there whole or not at all."""
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+
+
+def write(path: str, data: bytes, mode: int = 0o644) -> None:
+    """`data` as the content of `path`, through a temporary file beside it and a rename. OSError if it cannot be done."""
+    directory = os.path.dirname(os.path.abspath(path))
+    os.makedirs(directory, exist_ok=True)
+    descriptor, temporary = tempfile.mkstemp(dir=directory, prefix="." + os.path.basename(path) + ".")
+    try:
+        with os.fdopen(descriptor, "wb") as handle:
+            handle.write(data)
+            handle.flush()
+            os.fchmod(handle.fileno(), mode)
+            os.fsync(handle.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise

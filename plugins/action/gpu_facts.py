@@ -1,0 +1,54 @@
+"""Facts of a live host by the module of the same name, or of a recorded one on the controller (argument `bundle`).
+
+Every facts module of this project shares it; a plugin of another name is
+``ActionModule = action_loader.get("gpu_facts", class_only=True)``.
+"""
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import ansible.module_utils
+from ansible.errors import AnsibleActionFail
+from ansible.plugins.action import ActionBase
+
+_OURS = str(Path(__file__).resolve().parents[2] / "module_utils")
+if _OURS not in ansible.module_utils.__path__:
+    ansible.module_utils.__path__.append(_OURS)
+
+replay = importlib.import_module("ansible.module_utils.gpu_report.replay")
+
+
+class ActionModule(ActionBase):
+    """Runs the module, or its `facts` function on a bundle without a connection to the host."""
+
+    _supports_check_mode = True
+    _supports_async = False
+
+    def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        result: dict[str, Any] = super().run(tmp, task_vars)
+        task_vars = task_vars or {}
+        arguments = dict(self._task.args)
+        bundle = arguments.pop("bundle", None)
+        if not bundle:
+            result.update(self._execute_module(task_vars=self._with_interpreter(task_vars)))
+            return result
+        name = self._task.action.rpartition(".")[2]
+        path = replay.find(str(bundle), (task_vars.get("inventory_dir"), os.getcwd()))
+        module = self._shared_loader_obj.module_loader.find_plugin(name, mod_type=".py")
+        if module is None:
+            raise AnsibleActionFail("the module %s is not on the library path; run from the directory that holds ansible.cfg" % name)
+        try:
+            result.update(replay.facts(module, arguments, path))
+        except ValueError as error:
+            raise AnsibleActionFail(str(error)) from error
+        return result
+
+    def _with_interpreter(self, task_vars: dict[str, Any]) -> dict[str, Any]:
+        """On the controller itself, the Python that runs the playbook: discovery may find one that does not work (a version manager's)."""
+        if getattr(self._connection, "transport", "") != "local" or "ansible_python_interpreter" in task_vars:
+            return task_vars
+        return {**task_vars, "ansible_python_interpreter": task_vars.get("ansible_playbook_python") or sys.executable}
