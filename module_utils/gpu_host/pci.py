@@ -1,0 +1,204 @@
+"""PCI: the NVIDIA GPUs on the bus, the bridges above them, and how each pair is connected. From sysfs and configuration space.
+
+The PCI bus shows GPUs whether or not a driver is loaded, so these facts hold where nvidia-smi has no answer. In a
+container, and so in an LXC guest, they are the host's.
+"""
+from __future__ import annotations
+
+from typing import Any
+
+from . import acs, lspci, pci_config, pci_devices, pci_names
+from .errors import Errors
+from .evidence import Evidence
+
+NVIDIA_DRIVER = "nvidia"
+VFIO_DRIVER = "vfio-pci"
+KEYS = (
+    "gpus",
+    "bridges",
+    "pairs",
+    "nvswitches",
+    "host_bridge",
+    "source",
+    "unassigned_bars",
+    "unbound_gpus",
+    "vfio_gpus",
+    "foreign_driver_gpus",
+    "gpus_without_numa_node",
+    "width_reduced",
+    "acs_unreadable",
+    "redirecting_switch_ports",
+    "redirecting_root_ports",
+)
+
+
+def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
+    """The facts below; every key None if neither sysfs nor an lspci listing is at hand.
+
+    - ``gpus``: by address {name, vendor_id, device_id, subsystem_id, class, driver ("" if unbound), bound, numa_node,
+      numa_stated (False: the firmware names none), iommu_group ("" if none), express (False: shown as a conventional PCI
+      device), link {speed_gt_s, width, max_speed_gt_s, max_width}, bars [{index, kind, size_mib, assigned, prefetchable,
+      bits}], resizable_bars [{index, size_mib, max_size_mib}], path [bridges, root port first], root_complex,
+      audio {address, driver} or None}
+    - ``bridges``: by address {kind: root_port | upstream | downstream | pci_bridge, vendor_id, device_id, driver,
+      secondary_bus, numa_node, link, acs {present, control {bit: bool}, control_raw, redirects}}
+    - ``pairs``: [{gpus: [a, b], relation: same_switch | same_bridge | same_root_complex | different_root_complex, common,
+      turn_ports}]
+    - ``nvswitches``: [address]; ``host_bridge``: "8086:1237"; ``source``: sysfs | lspci
+    - ``unassigned_bars``: [{gpu, index, size_mib}], memory BARs only: the driver does without the I/O BAR
+    - ``unbound_gpus``, ``vfio_gpus``, ``gpus_without_numa_node``: [address]; ``foreign_driver_gpus``: [{gpu, driver}]
+    - ``width_reduced``: [{address, width, max_width, port, port_max_width, gpus}]: links of GPUs and of switches above them
+      that run on fewer lanes than the device has. Speed is left out: an idle GPU lowers it.
+    - ``acs_unreadable``: [address] of ports that decide about a pair
+    - ``redirecting_switch_ports``, ``redirecting_root_ports``: see acs.redirecting
+
+    A list of offenders is None when none was found and a part of the evidence is missing.
+    """
+    devices = pci_devices.inventory(evidence, errors)
+    if devices is None:
+        found = lspci.devices(evidence, errors)
+        return dict.fromkeys(KEYS) if found is None else {**assemble(found), "source": "lspci"}
+    for address in sorted(interesting(devices)):
+        pci_devices.add_detail(evidence, devices[address], errors)
+    facts = {**assemble(devices), "source": "sysfs"}
+    cut = sum(1 for device in devices.values() if pci_config.HEADER_BYTES <= device.get("config_bytes", 0) < pci_config.CONVENTIONAL_BYTES)
+    if cut:
+        problem = "only the first 64 bytes of configuration space are readable without root (in a container: without root on its host)"
+        errors.add(pci_devices.DEVICES + "/*/config", "%s: link and ACS of %d devices" % (problem, cut), needs_root=True)
+    return facts
+
+
+def interesting(devices: dict[str, dict[str, Any]]) -> set[str]:
+    """Addresses to read in detail: GPUs, their other functions, NVSwitches and every bridge above them."""
+    chosen = set()
+    for address, device in devices.items():
+        if _is_gpu(device) or pci_names.is_nvswitch(device["vendor"], device["class"]):
+            functions = [other for other in devices if other[:-1] == address[:-1]]
+            chosen.update(functions)
+            chosen.update(bridge for bridge in device["path"] or [] if bridge in devices)
+    return chosen
+
+
+def assemble(devices: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """The facts from devices in the shape of pci_devices.py."""
+    gpus = {address: _gpu(device, devices) for address, device in sorted(devices.items()) if _is_gpu(device)}
+    above = {bridge for gpu in gpus.values() for bridge in gpu["path"] or []}
+    bridges = {address: _bridge(devices[address]) for address in sorted(above) if address in devices}
+    pairs = acs.pairs_of(gpus, bridges)
+    bridge = devices.get("0000:00:00.0") or {}
+    identified = bool(bridge.get("vendor") and (bridge["class"] or "").startswith(pci_names.CLASS_HOST_BRIDGE))
+    turn_ports = sorted({port for pair in pairs for port in pair["turn_ports"]})
+    return {
+        "gpus": gpus,
+        "bridges": bridges,
+        "pairs": pairs,
+        "nvswitches": sorted(address for address, device in devices.items() if pci_names.is_nvswitch(device["vendor"], device["class"])),
+        "host_bridge": "%s:%s" % (bridge["vendor"], bridge["device"]) if identified else None,
+        "unassigned_bars": _unassigned(gpus),
+        "unbound_gpus": _listed(gpus, lambda gpu: gpu["bound"] is False, lambda gpu: gpu["bound"] is None),
+        "vfio_gpus": _listed(gpus, lambda gpu: gpu["driver"] == VFIO_DRIVER, lambda gpu: gpu["bound"] is None),
+        "foreign_driver_gpus": _foreign(gpus),
+        "gpus_without_numa_node": _listed(gpus, lambda gpu: gpu["numa_stated"] is False, lambda gpu: gpu["numa_stated"] is None),
+        "width_reduced": _width_reduced(gpus, bridges),
+        "acs_unreadable": [port for port in turn_ports if (bridges.get(port) or {"acs": {"redirects": None}})["acs"]["redirects"] is None],
+        "redirecting_switch_ports": acs.redirecting(pairs, bridges, below_switch=True),
+        "redirecting_root_ports": acs.redirecting(pairs, bridges, below_switch=False),
+    }
+
+
+def _is_gpu(device: dict[str, Any]) -> bool:
+    return pci_names.is_gpu(device["vendor"], device["class"])
+
+
+def _gpu(device: dict[str, Any], devices: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    config = device.get("config") or {}
+    link = device.get("link") or {}
+    driver = device["driver"]
+    audio = devices.get(device["address"][:-1] + "1")
+    has_audio = audio is not None and (audio["class"] or "").startswith(pci_names.CLASS_AUDIO)
+    bars = device.get("bars")
+    return {
+        "name": pci_names.device_name(device["vendor"], device["device"]) or device.get("name"),
+        "vendor_id": device["vendor"],
+        "device_id": device["device"],
+        "subsystem_id": device["subsystem"],
+        "class": device["class"],
+        "driver": driver,
+        "bound": None if driver is None else bool(driver),
+        "numa_node": device.get("numa_node"),
+        "numa_stated": device.get("numa_stated"),
+        "iommu_group": device.get("iommu_group"),
+        "express": link.get("express"),
+        "link": {name: link.get(name) for name in ("speed_gt_s", "width", "max_speed_gt_s", "max_width")},
+        "bars": None if bars is None else [{name: value for name, value in bar.items() if name != "start"} for bar in bars],
+        "resizable_bars": config.get("resizable_bars"),
+        "path": device["path"],
+        "root_complex": device["root_complex"],
+        "audio": {"address": audio["address"], "driver": audio["driver"]} if audio is not None and has_audio else None,
+    }
+
+
+def _bridge(device: dict[str, Any]) -> dict[str, Any]:
+    config = device.get("config") or {}
+    link = device.get("link") or {}
+    kind = link.get("kind")
+    return {
+        # A bridge without a PCI Express capability is a conventional one.
+        "kind": kind or ("pci_bridge" if link.get("express") is False else None),
+        "vendor_id": device["vendor"],
+        "device_id": device["device"],
+        "driver": device["driver"],
+        "secondary_bus": config.get("secondary_bus"),
+        "numa_node": device.get("numa_node"),
+        "link": {name: link.get(name) for name in ("speed_gt_s", "width", "max_speed_gt_s", "max_width")},
+        "acs": acs.describe(config.get("acs")),
+    }
+
+
+def _listed(gpus: dict[str, dict[str, Any]], offends: Any, unknown: Any) -> list[str] | None:
+    found = [address for address, gpu in gpus.items() if offends(gpu)]
+    return found or (None if any(unknown(gpu) for gpu in gpus.values()) else [])
+
+
+def _unassigned(gpus: dict[str, dict[str, Any]]) -> list[dict[str, Any]] | None:
+    found = [
+        {"gpu": address, "index": bar["index"], "size_mib": bar["size_mib"]}
+        for address, gpu in gpus.items()
+        for bar in gpu["bars"] or []
+        if bar["kind"] == "memory" and not bar["assigned"]
+    ]
+    # A GPU without a single memory BAR is no GPU: its resource file could not be understood.
+    unknown = any(not [bar for bar in gpu["bars"] or [] if bar["kind"] == "memory"] for gpu in gpus.values())
+    return found or (None if unknown else [])
+
+
+def _foreign(gpus: dict[str, dict[str, Any]]) -> list[dict[str, str]] | None:
+    known = (NVIDIA_DRIVER, VFIO_DRIVER, "", None)
+    found = [{"gpu": address, "driver": gpu["driver"]} for address, gpu in gpus.items() if gpu["driver"] not in known]
+    return found or (None if any(gpu["driver"] is None for gpu in gpus.values()) else [])
+
+
+def _width_reduced(gpus: dict[str, dict[str, Any]], bridges: dict[str, dict[str, Any]]) -> list[dict[str, Any]] | None:
+    found: dict[str, dict[str, Any]] = {}
+    unknown = False
+    for address, gpu in gpus.items():
+        path = gpu["path"] or []
+        unknown = unknown or gpu["path"] is None
+        chain = [*path, address]
+        for position, at in enumerate(chain):
+            if at != address and (bridges.get(at) or {}).get("kind") != "upstream":
+                continue  # a root port or downstream port is the other end of a link that is looked at from below
+            link = gpu["link"] if at == address else bridges[at]["link"]
+            width, widest = link["width"], link["max_width"]
+            if width is None or widest is None:
+                unknown = unknown or gpu["express"] is not False
+                continue
+            if width >= widest:
+                continue
+            port = chain[position - 1] if position else None
+            port_widest = bridges[port]["link"]["max_width"] if port in bridges else None
+            entry = found.setdefault(
+                at, {"address": at, "width": width, "max_width": widest, "port": port, "port_max_width": port_widest, "gpus": []}
+            )
+            entry["gpus"].append(address)
+    return list(found.values()) or (None if unknown else [])

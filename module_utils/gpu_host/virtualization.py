@@ -1,0 +1,257 @@
+"""Where this system runs: on the metal, in a virtual machine (which, with which chipset and CPU), in an LXC or another container.
+
+The remedy for a fault lies on the machine that owns it, so nearly every check asks for the placement first.
+"""
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from . import pci_devices, pci_names
+from .errors import Errors
+from .evidence import ABSENT, Evidence, Outcome
+
+COMMANDS = [(["systemd-detect-virt", "--vm"], 10.0), (["systemd-detect-virt", "--container"], 10.0), (["lscpu"], 10.0)]
+DMI = "/sys/class/dmi/id"
+DMI_NAMES = ("sys_vendor", "product_name", "product_version", "board_vendor", "board_name", "bios_vendor", "bios_version")
+CLOCKSOURCES = "/sys/devices/system/clocksource/clocksource0/available_clocksource"
+
+# systemd-detect-virt's words (man page of 257) that mean KVM or QEMU underneath.
+KVM_FAMILY = ("kvm", "qemu", "amazon", "google")
+# lscpu's words for the signature that CPUID shows -> ours, which are systemd's.
+LSCPU_HYPERVISORS = {"KVM": "kvm", "Microsoft": "microsoft", "VMware": "vmware", "Xen": "xen", "Oracle": "oracle"}
+DMI_HYPERVISORS = (
+    ("Amazon EC2", "amazon"),
+    ("Google", "google"),
+    ("QEMU", "qemu"),
+    ("Firecracker", "firecracker"),
+    ("Cloud Hypervisor", "cloud_hypervisor"),
+    ("VMware", "vmware"),
+    ("innotek GmbH", "oracle"),
+    ("Xen", "xen"),
+)
+LXC_WORDS = ("lxc", "lxc-libvirt")
+VIRTIO_VENDOR = "1af4"
+QEMU_VENDOR = "1b36"
+
+# Names that QEMU gives to CPU models other than `host`.
+GENERIC_CPU = re.compile(r"QEMU Virtual CPU|Common (?:32-bit )?KVM processor|QEMU TCG CPU", re.I)
+NAMED_CPU = re.compile(r"^(?:AMD EPYC(?:-\w+)?(?: v\d)? Processor|Intel (?:Xeon|Core) Processor \(\w|Intel Xeon Processor$)")
+
+
+def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
+    """The facts:
+
+    - ``placement``: bare_metal | kvm | vm (a virtual machine of another hypervisor) | lxc | container | None
+    - ``container``: lxc, docker, podman, kubernetes, systemd-nspawn, … or "" (in none); ``vm``: True | False | None, also from
+      inside a container; ``hypervisor``: kvm, qemu, amazon, google, firecracker, cloud_hypervisor, vmware, microsoft, … or ""
+      (none); None: unknown
+    - ``vendor``: DMI's maker of the machine; ``dmi``: {name: text or None}
+    - ``host_facts``: True in a container: DMI, PCI, kernel and command line are those of its host
+    - ``chipset``: i440fx | q35 | other | None, of a virtual machine only; ``chipset_reason``: why it is unknown or what it follows from
+    - ``cpu``: {vendor, model_name, family, model, hypervisor_flag, kind: host | named | generic}: `named` and `generic` are
+      QEMU's own models; ``hypervisor_hidden``: a QEMU machine whose CPU shows no hypervisor signature (kvm=off, hidden=1)
+    - ``hypervisor_is_proxmox``: this very system is a Proxmox VE host; ``pve_kernel``: its kernel is Proxmox's, as inside its LXC
+    """
+    dmi = _dmi(evidence, errors)
+    cpu = _cpu(evidence, errors)
+    container = _container(evidence, errors)
+    hypervisor = _hypervisor(evidence, errors, dmi, cpu)
+    vm = None if hypervisor is None and not cpu["hypervisor_flag"] else hypervisor != ""
+    release = evidence.read("/proc/sys/kernel/osrelease")
+    errors.unanswered(release)
+    pve_kernel = "-pve" in release.text if release.ok else None
+    bridge = _host_bridge(evidence)
+    chipset, reason = _chipset(vm, dmi, bridge)
+    return {
+        "placement": _placement(container, vm, hypervisor),
+        "container": container,
+        "vm": vm,
+        "hypervisor": hypervisor,
+        "vendor": dmi["sys_vendor"],
+        "dmi": dmi,
+        "host_facts": None if container is None else bool(container),
+        "chipset": chipset,
+        "chipset_reason": reason,
+        "host_bridge": bridge,
+        "cpu": cpu,
+        "hypervisor_hidden": _hidden(evidence, vm, dmi, bridge, cpu, hypervisor),
+        "hypervisor_is_proxmox": _is_proxmox(evidence, container, errors),
+        "pve_kernel": pve_kernel,
+    }
+
+
+def _placement(container: str | None, vm: bool | None, hypervisor: str | None) -> str | None:
+    if container is None:
+        return None
+    if container:
+        return "lxc" if container in LXC_WORDS else "container"
+    if vm is None:
+        return None
+    if not vm:
+        return "bare_metal"
+    return "kvm" if hypervisor in (*KVM_FAMILY, "firecracker", "cloud_hypervisor") else "vm"
+
+
+def _container(evidence: Evidence, errors: Errors) -> str | None:
+    """The kind of container, "" for none, None for unknown."""
+    detected = evidence.run(["systemd-detect-virt", "--container"], 10.0)
+    word = _word(detected)
+    if word and word != "none":
+        return word
+    stated = evidence.read("/run/systemd/container").text.strip()
+    environment = evidence.read("/proc/1/environ")
+    named = re.search(r"(?:^|\0)container=([\w.-]+)", environment.text)
+    if stated or named:
+        return stated or (named.group(1) if named else "")
+    root = evidence.list("/")
+    groups = evidence.read("/proc/1/cgroup")
+    for marker, kind in ((r"kubepods", "kubernetes"), (r"docker", "docker"), (r"libpod", "podman"), (r"/lxc(?:\.payload)?[./]", "lxc")):
+        if re.search(marker, groups.text):
+            return kind
+    if ".dockerenv" in root.entries:
+        return "docker"
+    if evidence.read("/run/.containerenv").ok:
+        return "podman"
+    if word == "none" or root.ok:
+        return ""
+    errors.unanswered(detected, absent_is_fine=True)
+    errors.unanswered(root)
+    return None
+
+
+def _word(outcome: Outcome) -> str | None:
+    """systemd-detect-virt's word; it exits with 1 when it says "none"."""
+    word = outcome.text.strip()
+    return word if outcome.ok and outcome.rc in (0, 1) and re.fullmatch(r"[\w-]+", word) else None
+
+
+def _hypervisor(evidence: Evidence, errors: Errors, dmi: dict[str, str | None], cpu: dict[str, Any]) -> str | None:
+    """The hypervisor under this system, "" for none, None for unknown."""
+    detected = _word(evidence.run(["systemd-detect-virt", "--vm"], 10.0))
+    maker = " ".join(dmi[name] or "" for name in ("sys_vendor", "product_name", "bios_vendor"))
+    for words, name in DMI_HYPERVISORS:
+        if words in maker and detected in (None, "none", "kvm", "vm-other") and name in ("firecracker", "cloud_hypervisor", "amazon", "google"):
+            # Google and Amazon sell bare metal too.
+            return name if cpu["hypervisor_flag"] is not False else ""
+    if detected and detected not in ("none", "vm-other"):
+        return detected
+    signature = _signature(evidence)
+    if signature:
+        return signature
+    kind = evidence.read("/sys/hypervisor/type").text.strip()
+    if kind == "xen":
+        return "xen"
+    for words, name in DMI_HYPERVISORS:
+        if words in maker and name not in ("amazon", "google"):
+            return name
+    if cpu["hypervisor_flag"]:
+        return "kvm" if _has_virtio(evidence) else None
+    if detected == "none" or cpu["hypervisor_flag"] is False:
+        return ""
+    errors.add("systemd-detect-virt", "neither it, nor /proc/cpuinfo, nor DMI tells whether this is a virtual machine")
+    return None
+
+
+def _signature(evidence: Evidence) -> str | None:
+    """What CPUID tells of the hypervisor, as lscpu and the kernel's paravirtual clock show it."""
+    answer = re.search(r"^Hypervisor vendor:\s+(\S+)", evidence.run(["lscpu"], 10.0).text, re.M)
+    if answer:
+        return LSCPU_HYPERVISORS.get(answer.group(1), answer.group(1).lower())
+    clocks = evidence.read(CLOCKSOURCES).text.split()
+    for clock, name in (("kvm-clock", "kvm"), ("hyperv_clocksource_tsc_page", "microsoft"), ("hyperv_clocksource", "microsoft"), ("xen", "xen")):
+        if clock in clocks:
+            return name
+    return None
+
+
+def _has_virtio(evidence: Evidence) -> bool:
+    devices = pci_devices.inventory(evidence, Errors("virtualization")) or {}
+    return any(device["vendor"] in (VIRTIO_VENDOR, QEMU_VENDOR) for device in devices.values())
+
+
+def _dmi(evidence: Evidence, errors: Errors) -> dict[str, str | None]:
+    found: dict[str, str | None] = {}
+    for name in DMI_NAMES:
+        reading = evidence.read("%s/%s" % (DMI, name))
+        errors.unanswered(reading, absent_is_fine=True)
+        found[name] = reading.text.strip() or None
+    return found
+
+
+def _host_bridge(evidence: Evidence) -> str | None:
+    # Errors of the bus are the pci subject's to report.
+    device = pci_devices.identify(evidence, "0000:00:00.0", Errors("virtualization"))
+    if not (device["class"] or "").startswith(pci_names.CLASS_HOST_BRIDGE):
+        return None
+    return "%s:%s" % (device["vendor"], device["device"])
+
+
+def _chipset(vm: bool | None, dmi: dict[str, str | None], bridge: str | None) -> tuple[str | None, str]:
+    if vm is False:
+        return None, "not a virtual machine"
+    if vm is None:
+        return None, "it is unknown whether this is a virtual machine"
+    # The bridge before DMI: an administrator can put any words into a guest's DMI.
+    known = pci_names.HOST_BRIDGE_CHIPSETS.get(bridge or "")
+    if known:
+        return known, "host bridge %s" % bridge
+    product = dmi["product_name"]
+    for word, name in (("i440FX", "i440fx"), ("Q35", "q35")):
+        if product and word in product:
+            return name, "DMI product name %s" % product
+    if product:
+        return "other", "DMI product name %s" % product
+    return None, "no DMI%s" % (", and host bridge %s is not one of QEMU's" % bridge if bridge else " and no host bridge to be seen")
+
+
+def _cpu(evidence: Evidence, errors: Errors) -> dict[str, Any]:
+    reading = evidence.read("/proc/cpuinfo")
+    errors.unanswered(reading)
+    first = reading.text.split("\n\n", 1)[0]
+    values = dict(re.findall(r"^([^\t:\n]+?)\s*: ?(.*)$", first, re.M))
+    name = values.get("model name")
+    kind = None
+    if name:
+        kind = "generic" if GENERIC_CPU.search(name) else ("named" if NAMED_CPU.match(name.strip()) else "host")
+    flags = values.get("flags")
+    return {
+        "vendor": values.get("vendor_id"),
+        "model_name": name,
+        "family": _integer(values.get("cpu family")),
+        "model": _integer(values.get("model")),
+        # Only x86 has this flag; elsewhere its absence says nothing.
+        "hypervisor_flag": None if flags is None else "hypervisor" in flags.split(),
+        "kind": kind,
+    }
+
+
+def _integer(text: str | None) -> int | None:
+    return int(text) if text and text.strip().isdigit() else None
+
+
+def _hidden(evidence: Evidence, vm: bool | None, dmi: dict[str, str | None], bridge: str | None, cpu: dict[str, Any], hypervisor: str | None) -> bool | None:
+    if vm is False:
+        return False
+    maker = "%s %s" % (dmi["sys_vendor"], dmi["product_name"])
+    qemu = "QEMU" in maker or "Standard PC" in maker or bridge in pci_names.HOST_BRIDGE_CHIPSETS
+    if vm is None or not qemu:
+        return False if _signature(evidence) else None
+    if cpu["hypervisor_flag"] is False:
+        return True
+    if _signature(evidence):
+        return False
+    if "TCG" in (cpu["model_name"] or "") or hypervisor == "kvm":
+        return False
+    answered = evidence.run(["lscpu"], 10.0).ok and evidence.read(CLOCKSOURCES).ok
+    return True if answered else None
+
+
+def _is_proxmox(evidence: Evidence, container: str | None, errors: Errors) -> bool | None:
+    if container:
+        return False
+    configuration = evidence.list("/etc/pve")
+    errors.unanswered(configuration, absent_is_fine=True)
+    if configuration.status == ABSENT:
+        return False
+    return True if configuration.ok or configuration.status == "denied" else None
