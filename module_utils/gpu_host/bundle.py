@@ -106,6 +106,16 @@ class BundleEvidence(Evidence):
     def now(self) -> float:
         return float(self.manifest.get("captured_at") or 0.0)
 
+    def copy(self) -> BundleEvidence:
+        """The same recorded host; a record added to one of the two does not change the other."""
+        twin = BundleEvidence(dict(self.manifest), ())
+        twin._reads, twin._lists, twin._runs = dict(self._reads), dict(self._lists), dict(self._runs)
+        return twin
+
+    def paths(self) -> list[str]:
+        """Every file that the bundle has an answer for."""
+        return list(self._reads)
+
     def records(self) -> list[dict[str, Any]]:
         """Every record, as `dump` takes them."""
         reads = [encode_reading(reading) for reading in self._reads.values()]
@@ -158,7 +168,10 @@ def dump(manifest: dict[str, Any], records: Iterable[dict[str, Any]]) -> str:
 def _decompress(data: bytes, path: str) -> bytes:
     try:
         stream = zlib.decompressobj(wbits=31)
-        return stream.decompress(data, SIZE_LIMIT_BYTES + 1)
+        content = stream.decompress(data, SIZE_LIMIT_BYTES + 1)
+        if not stream.eof and len(content) <= SIZE_LIMIT_BYTES:
+            raise BundleError("%s: the gzip data ends early; the file is cut off. Copy or capture it again." % path)
+        return content
     except zlib.error as error:
         raise BundleError("%s: damaged gzip data (%s)." % (path, error)) from error
 

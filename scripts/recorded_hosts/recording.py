@@ -97,7 +97,7 @@ def _pci(model: HostModel) -> None:
             address, int(field["vendor"], 16), int(field["device"], 16), int(field["class"], 16), driver=field["drv"].rsplit("/", 1)[-1] or None,
             numa_node=int(field["numa"]), port_type=pcie.ENDPOINT if width else None, width=int(width or 0), max_width=int(width or 0),
         ))
-        for name in ("config", "resource", "irq", "enable", "subsystem_vendor", "subsystem_device", "revision", "reset_method", "power_state",
+        for name in ("uevent", "config", "resource", "irq", "enable", "subsystem_vendor", "subsystem_device", "revision", "reset_method", "power_state",
                      "d3cold_allowed", "broken_parity_status"):
             model.remove("/sys/devices/pci0000:00/%s/%s" % (address, name))
 

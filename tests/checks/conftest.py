@@ -1,0 +1,7 @@
+"""Lets the tests here import harness.py."""
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))

@@ -1,0 +1,220 @@
+"""Judges recorded hosts, healthy or with one piece of evidence changed, by the real readers and the real engine."""
+from __future__ import annotations
+
+import fnmatch
+import functools
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+from ansible.module_utils.gpu_host import bundle
+from ansible.module_utils.gpu_host.evidence import ABSENT, DENIED, FAILED, HUNG, NOT_CAPTURED, OK, TIMEOUT, Entry, Listing, Outcome, Reading
+from ansible.module_utils.gpu_host.gather import gather
+from ansible.module_utils.gpu_report import checks as check_files
+from ansible.module_utils.gpu_report import engine
+from ansible.module_utils.gpu_report.evaluator import TemplarEvaluator
+from ansible.parsing.dataloader import DataLoader
+from ansible.template import Templar
+
+ROOT = Path(__file__).resolve().parents[2]
+HOSTS = ROOT / "tests" / "fixtures" / "hosts"
+BROKEN = Path(__file__).resolve().parent / "broken"
+BASES: dict[str, dict[str, Any]] = yaml.safe_load((Path(__file__).resolve().parent / "bases.yml").read_text())
+STATUSES = {"absent": ABSENT, "denied": DENIED, "failed": FAILED, "not_captured": NOT_CAPTURED, "timeout": TIMEOUT, "hung": HUNG}
+
+
+class OverlayError(Exception):
+    """A broken fixture that does not do what it says; the message names the file."""
+
+
+@dataclass(frozen=True)
+class Overlay:
+    """One file of tests/checks/broken/; CONTRIBUTING.md describes the format."""
+
+    path: Path
+    base: str
+    change: list[dict[str, Any]]
+    expected: dict[str, Any] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)
+    also: list[str] = field(default_factory=list)
+    status: str = "fail"
+
+    @property
+    def check(self) -> str:
+        """`uvm_loaded.yml` and `uvm_loaded.in_lxc.yml` both break uvm_loaded."""
+        return self.path.name.split(".")[0]
+
+
+def overlay(path: Path) -> Overlay:
+    content = yaml.safe_load(path.read_text()) or {}
+    known = {"base", "change", "expected", "facts", "also", "status"}
+    if set(content) - known or not isinstance(content.get("base"), str):
+        raise OverlayError("%s: keys are base (needed) and %s; found %s" % (path.name, ", ".join(sorted(known - {"base"})), sorted(content)))
+    return Overlay(path, content["base"], content.get("change") or [], content.get("expected") or {}, content.get("facts") or {},
+                   content.get("also") or [], content.get("status", "fail"))
+
+
+def overlays() -> list[Path]:
+    return sorted(BROKEN.glob("*.yml"))
+
+
+@functools.cache
+def base(name: str) -> bundle.BundleEvidence:
+    return bundle.load(str(HOSTS / (name + ".jsonl.gz")))
+
+
+@functools.cache
+def loaded_checks() -> tuple[check_files.Check, ...]:
+    """The project's checks, or none while there are none."""
+    directory = ROOT / "checks"
+    if not list(directory.glob("*.yml")):
+        return ()
+    loader = DataLoader()
+    return tuple(check_files.load(str(directory), lambda path: loader.load_from_file(path, trusted_as_template=True)))
+
+
+def merged(left: dict[str, Any], right: dict[str, Any]) -> dict[str, Any]:
+    """`right` over `left`, dictionaries merged at every level."""
+    out = dict(left)
+    for key, value in right.items():
+        both = isinstance(value, dict) and isinstance(out.get(key), dict)
+        out[key] = merged(out[key], value) if both else value
+    return out
+
+
+def judge(evidence: bundle.BundleEvidence, expected: dict[str, Any], facts: dict[str, Any] | None = None) -> dict[str, dict[str, Any]]:
+    """The result of every check on a host, by id. `facts` are laid over those from the evidence (probe, server, hypervisor, …)."""
+    host = merged(gather(evidence), facts or {})
+    variables = engine.variables(host, expected, "host")
+    evaluator = TemplarEvaluator(Templar(loader=DataLoader(), variables=variables))
+    return {result["id"]: result for result in engine.evaluate(loaded_checks(), variables, evaluator)}
+
+
+@functools.cache
+def judged_base(name: str) -> dict[str, dict[str, Any]]:
+    return judge(base(name), BASES.get(name, {}).get("expected", {}), BASES.get(name, {}).get("facts"))
+
+
+def judge_overlay(broken: Overlay) -> dict[str, dict[str, Any]]:
+    settings = BASES.get(broken.base)
+    if settings is None:
+        raise OverlayError("%s: no base %r; there are %s" % (broken.path.name, broken.base, ", ".join(BASES)))
+    return judge(changed(broken), merged(settings.get("expected", {}), broken.expected), merged(settings.get("facts") or {}, broken.facts))
+
+
+def changed(broken: Overlay) -> bundle.BundleEvidence:
+    """The base with the overlay's changes made. OverlayError where a change changes nothing."""
+    evidence = base(broken.base).copy()
+    for change in broken.change:
+        kind = next((key for key in ("read", "list", "run") if key in change), None)
+        if kind is None:
+            raise OverlayError("%s: a change needs one of read, list, run: %s" % (broken.path.name, change))
+        try:
+            {"read": _change_files, "list": _change_directory, "run": _change_command}[kind](evidence, dict(change))
+        except OverlayError as error:
+            raise OverlayError("%s: %s" % (broken.path.name, error)) from None
+    return evidence
+
+
+def _change_files(evidence: bundle.BundleEvidence, change: dict[str, Any]) -> None:
+    pattern = change.pop("read")
+    paths = [path for path in evidence.paths() if fnmatch.fnmatchcase(path, pattern)] if "*" in pattern else [pattern]
+    if not paths:
+        raise OverlayError("no file of the base matches %s" % pattern)
+    for path in paths:
+        old = evidence.read(path)
+        new = _changed_file(old, dict(change))
+        if new == old:
+            raise OverlayError("%s: the change changes nothing" % path)
+        evidence.add(bundle.encode_reading(new))
+
+
+def _changed_file(old: Reading, change: dict[str, Any]) -> Reading:
+    status = _status(change)
+    if status:
+        return Reading(old.path, status, reason=str(change.pop("reason", "")))
+    if "text" in change:
+        return Reading(old.path, OK, str(change.pop("text")).encode(), bool(change.pop("truncated", False)))
+    if "replace" in change:
+        return replace(old, data=_replaced(_data(old), change.pop("replace"), old.path))
+    if "append" in change:
+        return replace(old, data=_data(old) + str(change.pop("append")).encode())
+    if "bytes" in change:  # offset -> hexadecimal bytes, for configuration space
+        data = bytearray(_data(old))
+        for offset, value in change.pop("bytes").items():
+            new = bytes.fromhex(str(value))
+            if int(offset) + len(new) > len(data):
+                raise OverlayError("%s has %d bytes, none at %d" % (old.path, len(data), int(offset)))
+            data[int(offset) : int(offset) + len(new)] = new
+        return replace(old, data=bytes(data))
+    raise OverlayError("%s: what to change? (text, replace, append, bytes, absent, denied, failed, not_captured)" % old.path)
+
+
+def _data(reading: Reading) -> bytes:
+    if reading.data is None:
+        raise OverlayError("%s is %s in the base, so there is nothing to change in it; give it a text" % (reading.path, reading.status))
+    return reading.data
+
+
+def _replaced(data: bytes, table: dict[str, Any], where: str) -> bytes:
+    for old, new in table.items():
+        if str(old).encode() not in data:
+            raise OverlayError("%s: %r does not occur in it" % (where, old))
+        data = data.replace(str(old).encode(), str(new).encode())
+    return data
+
+
+def _status(change: dict[str, Any]) -> str | None:
+    for word, status in STATUSES.items():
+        if change.get(word) is True or change.get("status") == word:
+            return status
+    return None
+
+
+def _change_directory(evidence: bundle.BundleEvidence, change: dict[str, Any]) -> None:
+    path = change.pop("list")
+    old = evidence.list(path)
+    status = _status(change)
+    if status:
+        new = Listing(path, status)
+    else:
+        entries = dict(old.entries)
+        for name in change.get("remove", ()):
+            if name not in entries:
+                raise OverlayError("%s holds no %s to remove" % (path, name))
+            del entries[name]
+        entries.update({name: Entry(**entry) for name, entry in change.get("add", {}).items()})
+        for name, entry in change.get("set", {}).items():
+            if name not in entries:
+                raise OverlayError("%s holds no %s to change" % (path, name))
+            entries[name] = replace(entries[name], **entry)
+        new = Listing(path, OK, entries)
+    if new == old:
+        raise OverlayError("%s: the change changes nothing" % path)
+    evidence.add(bundle.encode_listing(new))
+
+
+def _change_command(evidence: bundle.BundleEvidence, change: dict[str, Any]) -> None:
+    words = change.pop("run")
+    argv = tuple(words.split() if isinstance(words, str) else [str(word) for word in words])
+    old = evidence.run(argv)
+    status = _status(change)
+    if status:
+        new = Outcome(argv, status, reason=str(change.get("reason", "no answer within 30 s" if status in (TIMEOUT, HUNG) else "")))
+    else:
+        new = Outcome(argv, OK, rc=0) if not old.ok else old
+        if "replace" in change:
+            if not old.ok:
+                raise OverlayError("%s is %s in the base, so there is nothing to replace in it" % (" ".join(argv), old.status))
+            new = replace(new, stdout=_replaced(old.stdout, change["replace"], " ".join(argv)))
+        for name in ("stdout", "stderr"):
+            if name in change:
+                new = replace(new, **{name: str(change[name]).encode()})
+        if "append" in change:
+            new = replace(new, stdout=new.stdout + str(change["append"]).encode())
+        if "rc" in change:
+            new = replace(new, rc=int(change["rc"]))
+    if new == old:
+        raise OverlayError("%s: the change changes nothing" % " ".join(argv))
+    evidence.add(bundle.encode_outcome(new))

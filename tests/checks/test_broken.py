@@ -1,0 +1,50 @@
+"""Every check is broken by a fixture of its own, which it fails, and with it only what it explains."""
+from __future__ import annotations
+
+from pathlib import Path
+
+import harness
+import pytest
+
+CHECKS = {check.id: check for check in harness.loaded_checks()}
+FILES = harness.overlays()
+
+
+def explained_by(check: str) -> set[str]:
+    """Everything that a failure of `check` is the cause of, over any number of steps."""
+    found: set[str] = set()
+    todo = list(CHECKS[check].explains)
+    while todo:
+        name = todo.pop()
+        if name not in found:
+            found.add(name)
+            todo += CHECKS[name].explains
+    return found
+
+
+@pytest.mark.parametrize("check", sorted(CHECKS))
+def test_the_check_has_a_broken_fixture(check: str) -> None:
+    assert any(path.name.split(".")[0] == check for path in FILES), "write tests/checks/broken/%s.yml (CONTRIBUTING.md says how)" % check
+
+
+@pytest.mark.parametrize("path", FILES, ids=[path.name[:-4] for path in FILES])
+def test_the_fixture_fails_its_check_and_no_other(path: Path) -> None:
+    broken = harness.overlay(path)
+    assert broken.check in CHECKS, "%s names no check" % path.name
+    results = harness.judge_overlay(broken)
+    result = results[broken.check]
+    assert result["status"] == broken.status, {key: result[key] for key in ("status", "found", "reason", "failed_condition")}
+    symptoms = explained_by(broken.check)
+    assert set(broken.also) <= symptoms, "declare them in `explains` of %s" % broken.check
+    bad = {name: (other["status"], other["found"] or other["reason"]) for name, other in results.items() if other["status"] in ("fail", "error")}
+    bad.pop(broken.check, None)
+    assert set(bad) == {name for name in broken.also if results[name]["status"] != "unknown"}, bad
+    healthy = harness.judged_base(broken.base)
+    unknown = {name: other["reason"] for name, other in results.items()
+               if other["status"] == "unknown" and healthy[name]["status"] != "unknown" and name != broken.check}
+    assert set(unknown) <= symptoms | set(broken.also), "became unknown without a cause that explains it: %s" % unknown
+    if broken.status == "fail":
+        assert result["found"] and "could not be filled in" not in result["found"]
+        assert result["root_cause"] is True
+        assert result["remedy"] is not None, "no remedy applies to this host"
+        assert "could not be filled in" not in str(result["remedy"])

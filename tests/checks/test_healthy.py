@@ -1,0 +1,56 @@
+"""A healthy recorded host passes or skips every check: no noise."""
+from __future__ import annotations
+
+from typing import Any
+
+import harness
+import pytest
+
+# Hosts of the example fleet on which a check may be unknown because the recording lacks what it needs, never because it failed.
+RECORDED_WITHOUT = {"h200-x2"}
+SHOWN = ("status", "severity", "found", "reason", "failed_condition")
+
+
+def listed(results: dict[str, dict[str, Any]], statuses: tuple[str, ...]) -> dict[str, dict[str, Any]]:
+    return {name: {key: result[key] for key in SHOWN if result[key]} for name, result in results.items() if result["status"] in statuses}
+
+
+@pytest.mark.parametrize("host", sorted(harness.BASES))
+def test_no_check_fails_on_a_healthy_host(host: str) -> None:
+    assert listed(harness.judged_base(host), ("fail", "error")) == {}
+
+
+@pytest.mark.parametrize("host", sorted(harness.BASES))
+def test_nothing_that_decides_is_unknown_on_a_healthy_host(host: str) -> None:
+    unknown = listed(harness.judged_base(host), ("unknown",))
+    deciding = {name: result for name, result in unknown.items() if result["severity"] == "error"}
+    assert deciding == {}
+    if host not in RECORDED_WITHOUT:
+        assert unknown == {}
+
+
+def test_an_ordinary_user_sees_unknown_not_wrong() -> None:
+    """The bare-metal host, seen without root: what needs root says so, nothing fails, and what needs no root still passes."""
+    results = harness.judge(harness.base("unprivileged"), harness.BASES["bare-metal"]["expected"])
+    assert listed(results, ("fail", "error")) == {}
+    unknown = {name: result for name, result in results.items() if result["status"] == "unknown"}
+    assert {name for name, result in unknown.items() if not result["needs_root"]} == set(), listed(results, ("unknown",))
+    assert unknown, "configuration space and the kernel log cannot be read without root"
+    passed = {name for name, result in results.items() if result["status"] == "pass"}
+    assert {"p2p_granted", "gpu_bars_assigned", "driver_versions_agree"} <= passed
+
+
+def test_the_kvm_guest_of_the_story_fails_because_of_its_chipset() -> None:
+    results = harness.judge(harness.base("kvm-story"), {"gpus": {"count": 8}})
+    bad = {name: result for name, result in results.items() if result["status"] in ("fail", "error", "unknown") and result["severity"] == "error"}
+    assert set(bad) == {"chipset_supports_p2p", "p2p_granted"}, listed(results, ("fail", "error", "unknown"))
+    assert bad["chipset_supports_p2p"]["root_cause"] is True
+    assert bad["p2p_granted"]["caused_by"] == ["chipset_supports_p2p"]
+    assert "i440" in bad["chipset_supports_p2p"]["found"]
+    assert "q35" in str(bad["chipset_supports_p2p"]["remedy"]).lower()
+    assert "56 of 56" in bad["p2p_granted"]["found"]
+
+
+def test_a_host_without_gpus_says_little() -> None:
+    results = harness.judged_base("no-gpu")
+    assert sum(result["status"] == "skip" for result in results.values()) > len(results) // 2
