@@ -28,6 +28,8 @@ _TEXT_RULES = (
     re.compile(rb"(?P<keep>)(?P<value>\b(?:hf_[A-Za-z0-9]{16,}|sk-[A-Za-z0-9_-]{16,}|gh[pousr]_[A-Za-z0-9]{20,}|xox[abp]-[A-Za-z0-9-]{10,}|AKIA[A-Z0-9]{16})\b)"),
     re.compile(rb"(?P<keep>\b[a-z][a-z0-9+.-]*://[^\s/:@]+:)(?P<value>[^\s/@]+)(?=@)"),
 )
+# Proxmox's cloud-init password of a VM, a hash.
+_CLOUD_INIT_PASSWORD = re.compile(rb"(?m)^(cipassword:[ \t]*)\S.*$")
 # A cheap test first: most lines of most files hold none of these words, and a kernel log has many lines.
 _MAY_HOLD_SECRET = re.compile(rb"(?i)key|token|secret|passw|credential|bearer|hf_|sk-|gh[pousr]_|xox|AKIA|://")
 
@@ -38,6 +40,8 @@ def redact_file(path: str, data: bytes) -> bytes:
         return redact_environment(data)
     if path.startswith("/proc/") and path.endswith("/cmdline") and path != "/proc/cmdline":
         return b"\0".join(redact_arguments(data.split(b"\0")))
+    if path.startswith("/etc/pve/"):
+        return redact_text(_CLOUD_INIT_PASSWORD.sub(rb"\1" + MASK, data))
     if path.startswith("/sys/"):
         return data  # binary registers and numbers; nothing in sysfs is a secret
     return redact_text(data)

@@ -3,6 +3,8 @@ from __future__ import annotations
 
 from typing import Any, Callable
 
+from ansible.module_utils.gpu_host.proxmox import for_guest
+
 # Key in ansible_facts -> key in `host`. Those that did not run are left out, so that a check can ask `host.probe is defined`.
 _OTHER_FACTS = {"p2p_probe": "probe", "proxmox": "proxmox", "inference_server": "server"}
 
@@ -28,13 +30,4 @@ def _hypervisor(task_vars: dict[str, Any], template: Callable[[Any], Any]) -> di
     proxmox = (hostvars.raw_get(name).get("ansible_facts") or {}).get("proxmox")
     if not isinstance(proxmox, dict):
         return None
-    return {**proxmox, "name": name, "guest": _guest(proxmox, template(task_vars.get("proxmox_vmid")))}
-
-
-def _guest(proxmox: dict[str, Any], vmid: Any) -> Any:
-    """The entry of the guest `vmid` among the VMs and containers; null where there is none."""
-    for kind in ("vms", "containers"):
-        for key, entry in (proxmox.get(kind) or {}).items():
-            if vmid is not None and str(key) == str(vmid):
-                return entry
-    return None
+    return for_guest(proxmox, name, template(task_vars.get("proxmox_vmid")))
