@@ -1,0 +1,88 @@
+#!/usr/bin/python
+"""The proxmox_facts module."""
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: proxmox_facts
+short_description: Gather facts about a Proxmox VE host, its GPUs and the guests that use them
+description:
+  - Reads the configurations of all VMs and containers of the node, the command lines of the running QEMU processes, the boot loader's
+    configuration, the GPUs and what makes their device nodes. Read-only, one round trip.
+  - Needs nothing but Python 3.9 on the host, and root for most of it. Never fails because something is absent or unreadable; what
+    could not be read is V(null) in the facts and explained in C(errors).
+  - On a host that is no Proxmox VE, C(is_proxmox) is V(false) and everything else V(null).
+options:
+  bundle:
+    description:
+      - A bundle on the controller to read instead of the host.
+    type: path
+  capture:
+    description:
+      - Return the evidence too, as the text of a bundle, in RV(bundle_text).
+    type: bool
+    default: false
+author:
+  - The gpu-host-validation authors
+attributes:
+  check_mode:
+    support: full
+    description: Changes nothing, ever.
+"""
+
+EXAMPLES = r"""
+- name: Gather what a Proxmox host knows of its GPUs
+  proxmox_facts:
+  become: true
+
+- name: Name the VMs whose GPUs cannot reach one another
+  ansible.builtin.debug:
+    var: ansible_facts.proxmox.vms_not_ready_for_p2p
+"""
+
+RETURN = r"""
+ansible_facts:
+  description: The facts, under the one key C(proxmox). docs/facts.md lists them.
+  returned: always
+  type: dict
+bundle_text:
+  description: The evidence as the text of a bundle.
+  returned: when O(capture=true)
+  type: str
+"""
+
+import os
+import socket
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.gpu_host import bundle as bundles
+from ansible.module_utils.gpu_host.evidence import Evidence, LiveEvidence
+from ansible.module_utils.gpu_host.proxmox import gather_host
+
+ARGUMENT_SPEC = {
+    "bundle": {"type": "path"},
+    "capture": {"type": "bool", "default": False},
+}
+
+
+def facts(evidence: Evidence, params: dict) -> dict:
+    """The module's result for `evidence`; what the action plugin calls for a recorded host."""
+    result: dict = {"changed": False}
+    recorder = bundles.RecordingEvidence(evidence) if params.get("capture") else None
+    result["ansible_facts"] = {"proxmox": gather_host(recorder or evidence)}
+    if recorder:
+        manifest = {"host": socket.gethostname(), "captured_at": evidence.now(), "uid": os.getuid(), "tool": "proxmox_facts"}
+        result["bundle_text"] = bundles.dump(manifest, recorder.records)
+    return result
+
+
+def main() -> None:
+    module = AnsibleModule(argument_spec=ARGUMENT_SPEC, supports_check_mode=True)
+    try:
+        evidence = bundles.load(module.params["bundle"]) if module.params["bundle"] else LiveEvidence()
+        module.exit_json(**facts(evidence, module.params))
+    except ValueError as error:
+        module.fail_json(msg=str(error))
+
+
+if __name__ == "__main__":
+    main()
