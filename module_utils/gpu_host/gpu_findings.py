@@ -1,0 +1,265 @@
+"""What stands out among the GPUs: lists of the ones that are slowed, lost, dirty and so on, for checks that only ask "is it empty?".
+
+Every list is None (unknown) when no GPU offends but one of them could not be judged, or a GPU is missing from the output:
+only a look at every GPU makes an empty list. Lost GPUs stand in ``lost`` alone and are not judged elsewhere.
+"""
+from __future__ import annotations
+
+from typing import Any, Callable, Union
+
+from .smi_values import NOT_APPLICABLE
+
+Facts = dict[str, Any]
+# A judge answers None (cannot tell), False (fine, or does not apply) or the details of the offence.
+Verdict = Union[dict[str, Any], bool, None]
+
+HARDWARE_REASONS = ("hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown")
+# More memory in use than a driver needs for itself on an idle card; a container does not see the processes of other containers.
+IDLE_MEMORY_MIB = 1024
+
+
+def known_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def offending(devices: dict[str, Facts] | None, whole: bool, judge: Callable[[Facts], Verdict]) -> list[dict[str, Any]] | None:
+    """``[{address, index, …details}]`` of the GPUs that `judge` objects to; None as the module's text says."""
+    if devices is None:
+        return None
+    found, unsure = [], not whole
+    for where, facts in devices.items():
+        if facts["lost"]:
+            continue
+        verdict = judge(facts)
+        if verdict is None:
+            unsure = True
+        elif verdict is not False:
+            found.append({"address": where, "index": facts["index"], **(verdict if isinstance(verdict, dict) else {})})
+    return found if found or not unsure else None
+
+
+def findings(devices: dict[str, Facts] | None, whole: bool) -> dict[str, Any]:
+    """Every computed list, by name; the same names always."""
+    lists = {name: offending(devices, whole, judge) for name, judge in _JUDGES.items()}
+    return {**lists, **_spread(devices, whole), **_use(devices, whole)}
+
+
+def _spread(devices: dict[str, Facts] | None, whole: bool) -> dict[str, Any]:
+    """Distinct values over all GPUs (None where unknown for one), and what kind of judgement the driver's output allows."""
+    alive = [facts for facts in (devices or {}).values() if not facts["lost"]]
+
+    def values(name: str) -> list[Any] | None:
+        seen = [facts[name] for facts in alive]
+        if not alive or not whole or any(value is None for value in seen):
+            return None
+        return sorted(set(seen), key=str)
+
+    spread = {
+        "models": values("name"),
+        "memory_sizes_mib": values("memory_total_mib"),
+        "architectures": values("architecture"),
+        "vbios_versions": values("vbios_version"),
+        "power_limits_w": values("power_limit_w"),
+        "ecc_modes": values("ecc"),
+        "addressing_modes": values("addressing_mode"),
+        "mig_modes": values("mig"),
+    }
+    compared = {name: spread[name] for name in ("models", "memory_sizes_mib", "power_limits_w", "ecc_modes")}
+    differing = [name for name, seen in compared.items() if seen is not None and len(seen) > 1]
+    return {
+        **spread,
+        "differing": differing if differing or None not in compared.values() else None,
+        # Drivers before 515 name no recovery action; a guest may see no PCIe link; not every GPU has each feature.
+        "recovery_reported": _reported(alive, "recovery_action", "reset_required"),
+        "link_reported": _reported(alive, "link_width"),
+        "vgpu_present": _vgpu_present(alive),
+        "fabric_present": _reported(alive, "fabric_state"),
+        "loaded": [where for where, facts in (devices or {}).items() if _under_load(facts)] if devices is not None else None,
+    }
+
+
+def _vgpu_present(alive: list[Facts]) -> bool | None:
+    if any(_is_vgpu(facts) for facts in alive):
+        return True
+    return None if not alive or any(facts["virtualization_mode"] is None for facts in alive) else False
+
+
+def _reported(alive: list[Facts], *names: str) -> bool | None:
+    """Whether a GPU shows a value, or an unreadable one, in one of `names`; False if all say N/A or the driver lacks the field."""
+    if not alive:
+        return None
+    return any(facts[name] not in (None, NOT_APPLICABLE) for facts in alive for name in names)
+
+
+def _use(devices: dict[str, Facts] | None, whole: bool) -> dict[str, Any]:
+    """``idle``: True only if every GPU is seen to have no process, no load and no memory taken."""
+    if devices is None:
+        return {"idle": None, "busy": None}
+    reasons, unsure = [], not whole
+    for where, facts in devices.items():
+        load, used = facts["utilization_percent"], facts["memory_used_mib"]
+        compute = [process for process in facts["processes"] or () if process["type"] != "G"]
+        reason = None
+        if compute:
+            reason = "process %s (%s)" % (compute[0]["pid"], compute[0]["name"] or "no name")
+        elif known_number(load) and load > 0:
+            reason = "%s %% utilisation" % load
+        elif known_number(used) and used > IDLE_MEMORY_MIB:
+            reason = "%s MiB of memory in use" % used
+        if reason is not None:
+            reasons.append({"address": where, "index": facts["index"], "reason": reason})
+        elif load is None or used is None or facts["processes"] is None:
+            unsure = True
+    return {"busy": reasons if reasons or not unsure else None, "idle": False if reasons else (None if unsure else True)}
+
+
+def _recovery(facts: Facts) -> Verdict:
+    action, reset = facts["recovery_action"], facts["reset_required"]
+    if action not in (None, NOT_APPLICABLE, "None"):
+        return {"action": action}
+    if reset is True:
+        return {"action": "Reset"}
+    return None if action is None and reset is None else False
+
+
+def _ecc_errors(facts: Facts) -> Verdict:
+    found = {}
+    count: Any = (facts["ecc_volatile"] or {}).get("uncorrectable")
+    if known_number(count) and count > 0:
+        found["uncorrectable"] = count
+    for name in ("ecc_sram_threshold_exceeded", "ecc_channel_repair_pending", "ecc_tpc_repair_pending", "ecc_unrepairable_memory"):
+        if facts[name] is True:
+            found[name[4:]] = True
+    if found:
+        return found
+    if facts["ecc"] in (False, NOT_APPLICABLE):
+        return False
+    return None if count is None else False
+
+
+def _ecc_change(facts: Facts) -> Verdict:
+    if facts["ecc"] is None or facts["ecc_pending"] is None:
+        return None
+    return {"current": facts["ecc"], "pending": facts["ecc_pending"]} if facts["ecc"] != facts["ecc_pending"] else False
+
+
+def _remapping(facts: Facts) -> Verdict:
+    rows = facts["remapped_rows"]
+    if facts["retired_pages_pending"] is True:
+        return {"pending": True, "failure": False, "uncorrectable": None}
+    if not isinstance(rows, dict):
+        # N/A: a card without row remapping.
+        return None if rows is None else False
+    if rows["pending"] is True or rows["failure"] is True:
+        return {"pending": rows["pending"], "failure": rows["failure"], "uncorrectable": rows["uncorrectable"]}
+    return None if rows["pending"] is None or rows["failure"] is None else False
+
+
+def _slowed(facts: Facts) -> Verdict:
+    reasons = facts["clock_event_reasons"]
+    if reasons is None:
+        return None
+    active = [name for name in HARDWARE_REASONS if name in reasons] if isinstance(reasons, list) else []
+    return {"reasons": active, "power_draw_w": facts["power_draw_w"], "temperature_c": facts["temperature_c"]} if active else False
+
+
+def _hot(facts: Facts) -> Verdict:
+    """At or over the highest operating temperature, or slowed by software for its heat."""
+    now, margin = facts["temperature_c"], facts["temperature_margin_c"]
+    limit = facts["temperature_max_operating_c"]
+    memory, memory_limit = facts["memory_temperature_c"], facts["memory_temperature_max_c"]
+    details = {"temperature_c": now, "limit_c": limit, "margin_c": margin, "memory_temperature_c": memory}
+    if known_number(margin) and margin <= 0:
+        return details
+    if known_number(now) and known_number(limit) and now >= limit:
+        return details
+    if known_number(memory) and known_number(memory_limit) and memory >= memory_limit:
+        return details
+    if isinstance(facts["clock_event_reasons"], list) and "sw_thermal_slowdown" in facts["clock_event_reasons"]:
+        return details
+    return None if now is None else False
+
+
+def _mig(facts: Facts) -> Verdict:
+    return {"pending": facts["mig_pending"]} if facts["mig"] is True else (None if facts["mig"] is None else False)
+
+
+def _compute_mode(facts: Facts) -> Verdict:
+    mode = facts["compute_mode"]
+    return None if mode is None else ({"compute_mode": mode} if mode not in ("Default", NOT_APPLICABLE) else False)
+
+
+def _persistence(facts: Facts) -> Verdict:
+    return None if facts["persistence"] is None else facts["persistence"] is False
+
+
+def _is_vgpu(facts: Facts) -> bool:
+    return str(facts["virtualization_mode"]).upper() == "VGPU"
+
+
+def _width(facts: Facts) -> Verdict:
+    now, full = facts["link_width"], facts["link_width_max"]
+    if _is_vgpu(facts):
+        return False
+    if not known_number(now) or not known_number(full) or now <= 0:
+        return None
+    return {"width": now, "width_max": full} if now < full else False
+
+
+def _under_load(facts: Facts) -> bool:
+    load, state = facts["utilization_percent"], str(facts["performance_state"])
+    return not facts["lost"] and known_number(load) and load > 0 and state in ("P0", "P1", "P2", "P3", "P4")
+
+
+def _generation(facts: Facts) -> Verdict:
+    """Judged under load only: an idle link drops its speed to save power. Host Max of 0 or N/A says nothing."""
+    if not _under_load(facts) or _is_vgpu(facts):
+        return False
+    limits = [facts[name] for name in ("link_generation_max", "link_generation_host_max") if known_number(facts[name]) and facts[name] > 0]
+    now = facts["link_generation"]
+    if not known_number(now) or not known_number(facts["link_generation_max"]):
+        return None
+    return {"generation": now, "generation_max": min(limits)} if limits and now < min(limits) else False
+
+
+def _bar1(facts: Facts) -> Verdict:
+    bar1, memory = facts["bar1_mib"], facts["memory_total_mib"]
+    if _is_vgpu(facts) or NOT_APPLICABLE in (bar1, memory):
+        return False
+    if not known_number(bar1) or not known_number(memory):
+        return None
+    return {"bar1_mib": bar1, "memory_mib": memory} if bar1 < memory else False
+
+
+def _license(facts: Facts) -> Verdict:
+    if not _is_vgpu(facts):
+        return False if facts["virtualization_mode"] is not None else None
+    state = facts["vgpu_license"]
+    return None if state is None else ({"license": state} if not state.startswith("Licensed") else False)
+
+
+def _fabric(facts: Facts) -> Verdict:
+    state, status = facts["fabric_state"], facts["fabric_status"]
+    if state == NOT_APPLICABLE:
+        return False
+    if state is None:
+        return None
+    return {"state": state, "status": status} if state != "Completed" or status not in ("Success", NOT_APPLICABLE, None) else False
+
+
+_JUDGES: dict[str, Callable[[Facts], Verdict]] = {
+    "recovery_needed": _recovery,
+    "ecc_errors": _ecc_errors,
+    "ecc_change_pending": _ecc_change,
+    "remapping_unfinished": _remapping,
+    "slowed": _slowed,
+    "hot": _hot,
+    "mig_enabled": _mig,
+    "compute_mode_restricted": _compute_mode,
+    "persistence_off": _persistence,
+    "width_reduced": _width,
+    "generation_reduced": _generation,
+    "bar1_smaller_than_memory": _bar1,
+    "unlicensed": _license,
+    "fabric_not_ready": _fabric,
+}

@@ -1,0 +1,91 @@
+"""One log of ``nvidia-smi -q``, whichever way it was printed: a small tree for each GPU, and what went wrong on the way."""
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from . import smi_values
+
+_UNREACHABLE = re.compile(
+    r"(?i)unable to determine the device handle for (?:gpu)?\s*(?P<index>\d{1,3})?:?\s*(?:gpu)?\s*"
+    r"(?P<address>[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])\s*:\s*(?P<reason>[^\n]{0,200})"
+)
+
+
+@dataclass
+class Node:
+    """An element: its name, its text, its children in order. Names of the text form are lower case."""
+
+    name: str
+    value: str = ""
+    children: list[Node] = field(default_factory=list)
+
+    def find(self, path: str) -> Node | None:
+        """The first node at ``a/b/c`` below this one; a step ``*`` stands for any name."""
+        step, _slash, rest = path.partition("/")
+        for child in self.children:
+            if step in (child.name, "*"):
+                found = child.find(rest) if rest else child
+                if found is not None:
+                    return found
+        return None
+
+    def text(self, *paths: str) -> str | None:
+        """The text of the first of `paths` that exists; None if none does."""
+        for path in paths:
+            found = self.find(path)
+            if found is not None:
+                return found.value.strip()
+        return None
+
+    def below(self) -> Iterator[Node]:
+        """Every node below this one."""
+        waiting = list(reversed(self.children))
+        while waiting:
+            node = waiting.pop()
+            yield node
+            waiting.extend(reversed(node.children))
+
+
+@dataclass
+class Log:
+    """`attached` is what the log itself says; `closed` whether it ended as a whole log does; `gpus` the whole blocks."""
+
+    form: str  # "xml" or "text"
+    attached: int | None = None
+    driver_version: str | None = None
+    cuda_version: str | None = None
+    gpus: list[Node] = field(default_factory=list)
+    closed: bool = False
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def whole(self) -> bool:
+        return self.closed and bool(self.gpus) and self.attached in (None, len(self.gpus))
+
+
+def choose(logs: list[Log]) -> Log:
+    """The last whole log of several in one output, or else the last one with the most GPUs."""
+    best = logs[0]
+    for log in logs[1:]:
+        if (log.whole, len(log.gpus)) >= (best.whole, len(best.gpus)):
+            best = log
+    if len(logs) > 1:
+        best.problems.insert(0, "holds %d outputs one after the other; read the last one that is whole" % len(logs))
+    return best
+
+
+def unreachable(text: str) -> list[dict[str, object]]:
+    """GPUs that nvidia-smi names but could not open, from its complaints: ``{index, address, reason}``.
+
+    Seen: ``Unable to determine the device handle for GPU1: 0000:34:00.0: Unknown Error`` and
+    ``Unable to determine the device handle for GPU 0000:34:00.0: GPU is lost.  Reboot the system to recover this GPU``.
+    """
+    found: dict[str, dict[str, object]] = {}
+    for match in _UNREACHABLE.finditer(text[:65536]):
+        where = smi_values.address(match.group("address"))
+        if where is not None:
+            index = match.group("index")
+            found[where] = {"index": int(index) if index else None, "address": where, "reason": " ".join(match.group("reason").split())}
+    return list(found.values())

@@ -1,0 +1,147 @@
+"""How the GPUs are connected: ``nvidia-smi topo -m`` (path class of each pair, NICs, CPU and NUMA affinity) and NVLink links.
+
+In a virtual machine the classes are those of the emulated machine, not of the hardware. Whether P2P works must not be read from them.
+"""
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from . import gpus, nvlink, smi_matrix, smi_values
+from .errors import Errors
+from .evidence import ABSENT, HUNG, TIMEOUT, Evidence, Outcome
+from .smi_matrix import Matrix
+
+MATRIX = ("nvidia-smi", "topo", "-m")
+NVLINK = ("nvidia-smi", "nvlink", "-s")
+LIMIT_SECONDS = 30.0
+COMMANDS = [(MATRIX, LIMIT_SECONDS), (NVLINK, LIMIT_SECONDS)]
+
+# From near to far. NV#: # bonded NVLinks. SOC and PSB are the older names of SYS and PIX (on one board).
+CLASSES = ("NV", "PIX", "PXB", "PHB", "NODE", "SYS")
+_OLD_NAMES = {"SOC": "SYS", "PSB": "PIX"}
+_CELL = re.compile(r"NV(\d{1,3})")
+
+
+def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
+    """Facts ``topology``: those of ``summary``, and ``nvlink``: ``{address: {links, active, inactive, unknown, speed_gb_s}}`` or None."""
+    names = gpus.indices(evidence)
+    answer = evidence.run(MATRIX, LIMIT_SECONDS)
+    matrix = smi_matrix.parse(answer.stdout) if answer.ok and answer.rc == 0 else None
+    if matrix is None:
+        _unanswered(answer, errors)
+    facts = summary(matrix, names)
+    if facts["unknown_pairs"]:
+        errors.add(" ".join(MATRIX), "is cut off or damaged: %d pairs cannot be read" % len(facts["unknown_pairs"]))
+    return {**facts, "nvlink": None if answer.status in (ABSENT, HUNG, TIMEOUT) else _nvlink(evidence, names, errors)}
+
+
+def _unanswered(answer: Outcome, errors: Errors) -> None:
+    if answer.ok:
+        said = " ".join((answer.text + " " + answer.error_text).split())[:200]
+        errors.add(" ".join(answer.argv), "exit code %s: %s" % (answer.rc, said or "no output"))
+    else:
+        errors.unanswered(answer, absent_is_fine=True)
+
+
+def _nvlink(evidence: Evidence, names: dict[int, str], errors: Errors) -> dict[str, Any] | None:
+    answer = evidence.run(NVLINK, LIMIT_SECONDS)
+    found = nvlink.parse(answer.stdout) if answer.ok else None
+    if found is None:
+        _unanswered(answer, errors)
+        return None
+    return {_name("GPU%d" % index, names): nvlink.summarise(links) for index, links in found.items()}
+
+
+def summary(matrix: Matrix | None, names: dict[int, str]) -> dict[str, Any]:
+    """The facts of a matrix and GPU index -> address; every value None if there is no matrix.
+
+    ``links``: ``{address: {address or NIC: class}}``. ``pairs``: ``[{a, b, class, nvlinks}]``, each pair once, `class` one of CLASSES;
+    ``unknown_pairs``; ``class_counts``; ``worst_class``; ``pairs_beyond``: class -> the pairs that are farther apart.
+    ``nics``: label -> device name. ``gpus``: ``{address: {index, cpu_affinity, numa_node, gpu_numa_node}}``: a node is a number, ``"n/a"`` or
+    None. ``gpu_numa_nodes``: the nodes that the GPUs are on; ``gpus_without_numa_node``.
+    """
+    if matrix is None:
+        return dict.fromkeys(_KEYS)
+    cells = {label: _cells(matrix, label) for label in matrix.rows}
+    indices = sorted({*matrix.gpus, *names})
+    pairs: list[dict[str, Any]] = []
+    unknown: list[dict[str, str]] = []
+    for position, first in enumerate(indices):
+        for second in indices[position + 1 :]:
+            # Both halves of the matrix say it; a pair counts as known only if the one that is readable is not contradicted.
+            seen = {cells.get("GPU%d" % a, {}).get("GPU%d" % b) for a, b in ((first, second), (second, first))} - {None}
+            where = {"a": _name("GPU%d" % first, names), "b": _name("GPU%d" % second, names)}
+            if len(seen) != 1:
+                unknown.append(where)
+                continue
+            cell = str(seen.pop())
+            links = _CELL.fullmatch(cell)
+            pairs.append({**where, "class": "NV" if links else cell, "nvlinks": int(links.group(1)) if links else 0})
+    affinity = {_name("GPU%d" % index, names): _affinity(matrix, index) for index in indices}
+    ranks = {name: rank for rank, name in enumerate(CLASSES)}
+    nodes = [facts["numa_node"] for facts in affinity.values()]
+    return {
+        "links": {_name(label, names): {_name(other, names): cell for other, cell in row.items()} for label, row in cells.items()},
+        "pairs": pairs,
+        "unknown_pairs": unknown,
+        "class_counts": {name: sum(1 for pair in pairs if pair["class"] == name) for name in CLASSES if any(pair["class"] == name for pair in pairs)},
+        "worst_class": None if unknown or not pairs else max((pair["class"] for pair in pairs), key=lambda name: ranks[name]),
+        "pairs_beyond": None if unknown else {name: [pair for pair in pairs if ranks[pair["class"]] > ranks[name]] for name in CLASSES},
+        "nics": {label: matrix.nics.get(label, label) for label in matrix.columns if not label.startswith("GPU")},
+        "gpus": affinity,
+        "gpu_numa_nodes": None if None in nodes else sorted({node for node in nodes if isinstance(node, int)}),
+        "gpus_without_numa_node": [name for name, facts in affinity.items() if not isinstance(facts["numa_node"], int)],
+    }
+
+
+_KEYS = (
+    "links",
+    "pairs",
+    "unknown_pairs",
+    "class_counts",
+    "worst_class",
+    "pairs_beyond",
+    "nics",
+    "gpus",
+    "gpu_numa_nodes",
+    "gpus_without_numa_node",
+)
+
+
+def _name(label: str, names: dict[int, str]) -> str:
+    index = label[3:]
+    return names.get(int(index), label) if label.startswith("GPU") and index.isdigit() else label
+
+
+def _cells(matrix: Matrix, label: str) -> dict[str, str]:
+    """Other label -> class, for one row; empty if its diagonal is not in its place."""
+    row = matrix.rows[label]
+    if label not in matrix.columns or len(row) < len(matrix.columns) or row[matrix.columns.index(label)] != "X":
+        return {}
+    found = {}
+    for other, printed in zip(matrix.columns, row):
+        cell = _OLD_NAMES.get(printed, printed)
+        if other != label and (cell in CLASSES[1:] or _CELL.fullmatch(cell)):
+            found[other] = cell
+    return found
+
+
+def _affinity(matrix: Matrix, index: int) -> dict[str, Any]:
+    """What stands behind the cells of a row. With tabs, empty cells keep their place; the row has one tab more than its headings."""
+    rest = matrix.rows.get("GPU%d" % index, [])[len(matrix.columns) :] if matrix.headings else []
+    cpus, numa = [*rest, "", ""][:2]
+    own = next((cell for cell in reversed(rest[2:]) if cell), "")
+    return {
+        "index": index,
+        "cpu_affinity": cpus if re.fullmatch(r"\d{1,5}(-\d{1,5})?(,\d{1,5}(-\d{1,5})?)*", cpus) else None,
+        "numa_node": _node(numa),
+        "gpu_numa_node": _node(own),
+    }
+
+
+def _node(cell: str) -> int | str | None:
+    if smi_values.is_not_applicable(cell):
+        return smi_values.NOT_APPLICABLE
+    # A GPU near several nodes reads "0-1" or "0,1": no single node.
+    return smi_values.whole(cell)
