@@ -7,6 +7,7 @@ A result is a plain dictionary::
      found: what was seen, for fail and waived,
      reason: why it is unknown, skipped, waived or broken,
      needs_root: unknown only because the facts were not gathered as root,
+     why: the background, where it failed,
      failed_condition, remedy: {on, text, commands, risk, verify} or None,
      explains: [ids], caused_by: [ids of the nearest failing causes], root_cause: bool,
      waiver: {reason, expires, status} or None}
@@ -73,6 +74,7 @@ class _Judge:
             "found": "",
             "reason": "",
             "needs_root": False,
+            "why": "",
             "failed_condition": "",
             "remedy": None,
             "explains": list(check.explains),
@@ -111,6 +113,7 @@ class _Judge:
     def _failed(self, condition: Any) -> dict[str, Any]:
         return {
             "status": FAIL,
+            "why": str(self._check.why),
             "failed_condition": str(condition),
             "found": self._filled(self._check.found),
             "remedy": self._remedy(),

@@ -1,0 +1,184 @@
+"""The report of a validation: on the terminal, and as files."""
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+name: check_report
+type: aggregate
+short_description: report what the checks found, root causes first
+description:
+  - Collects the results of C(run_checks) from every host, prints what is wrong and what to do, and writes C(report.json) and C(junit.xml).
+  - A host that could not be reached, or that failed before its checks, is reported as not validated.
+  - Ends the run with exit status 1 where no host was validated or a report could not be written.
+options:
+  reports_dir:
+    description:
+      - Where the reports are written. A relative path is taken from the current directory.
+      - The default is C(reports) beside this project's playbooks.
+    type: path
+    env:
+      - name: GPU_HOST_REPORTS_DIR
+    ini:
+      - section: check_report
+        key: reports_dir
+requirements:
+  - listed in callbacks_enabled in ansible.cfg
+"""
+
+import datetime
+import functools
+import importlib
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any, Callable
+
+import ansible.module_utils
+import ansible.release
+from ansible import constants as C
+from ansible.plugins.callback import CallbackBase
+
+_ROOT = Path(__file__).resolve().parents[1]
+_OURS = str(_ROOT / "module_utils")
+if _OURS not in ansible.module_utils.__path__:
+    ansible.module_utils.__path__.append(_OURS)
+
+collector = importlib.import_module("ansible.module_utils.gpu_report.collector")
+terminal = importlib.import_module("ansible.module_utils.gpu_report.terminal")
+writers = importlib.import_module("ansible.module_utils.gpu_report.writers")
+
+EXIT_STATUS = 1
+_WIDTH = 100
+_TONES = {
+    terminal.GOOD: C.COLOR_OK,
+    terminal.BAD: C.COLOR_ERROR,
+    terminal.DOUBT: C.COLOR_WARN,
+    terminal.MUTED: C.COLOR_VERBOSE,
+    terminal.STRONG: C.COLOR_HIGHLIGHT,
+}
+
+
+def _kept(method: Callable[..., None]) -> Callable[..., None]:
+    """Ansible turns an exception in a callback into a warning; ours is kept, so that the run cannot end as if all were well."""
+
+    @functools.wraps(method)
+    def wrapper(self: Any, *args: Any, **kwargs: Any) -> None:
+        try:
+            method(self, *args, **kwargs)
+        except Exception as error:
+            self.faults.append("%s: %s: %s" % (method.__name__, type(error).__name__, error))
+
+    return wrapper
+
+
+class CallbackModule(CallbackBase):
+    """Collects while the run goes on, reports at its end."""
+
+    CALLBACK_VERSION = 2.0
+    CALLBACK_TYPE = "aggregate"
+    CALLBACK_NAME = "check_report"
+    CALLBACK_NEEDS_ENABLED = True
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._collector = collector.Collector()
+        self._validating = False  # some play of this run has checks
+        self._in_validation = False  # the present play has
+        self._playbook = ""
+        self._began = time.time()
+        self.faults: list[str] = []
+
+    @_kept
+    def v2_playbook_on_start(self, playbook: Any) -> None:
+        self._playbook = os.path.basename(str(getattr(playbook, "_file_name", "")))
+        self._began = time.time()
+
+    @_kept
+    def v2_playbook_on_play_start(self, play: Any) -> None:
+        self._in_validation = any(_name(task) == "run_checks" for block in play.compile() for task in _tasks(block))
+        self._validating = self._validating or self._in_validation
+
+    @_kept
+    def v2_runner_on_ok(self, result: Any) -> None:
+        self._take(result)
+
+    @_kept
+    def v2_runner_on_failed(self, result: Any, ignore_errors: bool = False) -> None:
+        if _name(result.task) == "run_checks":
+            self._take(result)
+        elif self._in_validation and not ignore_errors:
+            self._collector.failed(result.host.get_name(), "%s: %s" % (result.task.get_name(), _message(result.result)))
+
+    @_kept
+    def v2_runner_on_unreachable(self, result: Any) -> None:
+        if self._in_validation:
+            self._collector.failed(result.host.get_name(), _message(result.result), unreachable=True)
+
+    def _take(self, result: Any) -> None:
+        name = _name(result.task)
+        if name == "run_checks":
+            self._validating = True  # also where it came by include_role, which the play does not show beforehand
+            self._collector.results(result.host.get_name(), result.result)
+        elif name == "gpu_facts":
+            self._collector.facts(result.host.get_name(), (result.result.get("ansible_facts") or {}).get("gpu_host"))
+        elif self._in_validation:
+            self._collector.seen(result.host.get_name())
+
+    def v2_playbook_on_stats(self, stats: Any) -> None:
+        if not self._validating and not self.faults:
+            return
+        problems: list[str] = []
+        try:
+            problems = self._report()
+        except Exception as error:
+            self.faults.append("%s: %s" % (type(error).__name__, error))
+        for fault in self.faults:
+            problems.append("the report is incomplete, a fault of check_report: %s" % fault)
+        for problem in problems:
+            self._display.display("[ERROR]: " + problem, color=C.COLOR_ERROR)
+        if problems:
+            # The only way in which a callback can make the run fail: Ansible ends with this status after its own clean-up.
+            sys.exit(EXIT_STATUS)
+
+    def _report(self) -> list[str]:
+        report = self._collector.report(self._run())
+        written, problems = writers.write_all(report, self._directory())
+        columns = getattr(self._display, "columns", _WIDTH)
+        width = min(_WIDTH, columns) if sys.stdout.isatty() else _WIDTH
+        for text, tone in terminal.render(report, width, self._display.verbosity, tuple(_shown(path) for path in written)):
+            self._display.display(text, color=_TONES.get(tone))
+        if not report["hosts"]:
+            problems.append("no host was validated")
+        return problems
+
+    def _run(self) -> dict[str, Any]:
+        ended = time.time()
+        return {
+            "playbook": self._playbook,
+            "started_at": datetime.datetime.fromtimestamp(self._began, datetime.timezone.utc).isoformat(timespec="seconds"),
+            "seconds": round(ended - self._began, 1),
+            "ansible_core": ansible.release.__version__,
+        }
+
+    def _directory(self) -> str:
+        return os.path.abspath(os.path.expanduser(self.get_option("reports_dir") or str(_ROOT / "reports")))
+
+
+def _name(task: Any) -> str:
+    return str(task.action).rpartition(".")[2]
+
+
+def _tasks(block: Any) -> list[Any]:
+    found: list[Any] = []
+    for part in (*block.block, *block.rescue, *block.always):
+        found += _tasks(part) if hasattr(part, "block") else [part]
+    return found
+
+
+def _message(result: dict[str, Any]) -> str:
+    return " ".join(str(result.get("msg") or result.get("module_stderr") or "").split())
+
+
+def _shown(path: str) -> str:
+    relative = os.path.relpath(path)
+    return path if relative.startswith("..") else relative

@@ -1,0 +1,91 @@
+"""Gathers what the hosts of one run gave into the one report that every writer takes. docs/report.schema.json is its form.
+
+A host is `ready` only where its checks ran and said so. Every other end (unreachable, a task before the checks failed, no result at
+all) leaves it `not_validated`, with the message of what ended it.
+"""
+from __future__ import annotations
+
+import re
+from typing import Any
+
+SCHEMA = 1
+READY, NOT_READY, NOT_VALIDATED = "ready", "not_ready", "not_validated"
+# Subjects of the facts that a report repeats, so that it can be read without the host.
+_DIGEST = ("gpus", "p2p", "topology", "driver", "virtualization", "evidence", "errors")
+# What a result repeats from its check; kept once for all hosts.
+_OF_THE_CHECK = ("title", "severity", "tags", "docs", "explains")
+
+
+class Collector:
+    """Fed by the callback while a run goes on; holds one small record a host."""
+
+    def __init__(self) -> None:
+        self.hosts: dict[str, dict[str, Any]] = {}
+        self.checks: dict[str, dict[str, Any]] = {}
+
+    def seen(self, name: str) -> dict[str, Any]:
+        """The record of the host, made where it is new."""
+        return self.hosts.setdefault(
+            name, {"state": NOT_VALIDATED, "message": "no check ran on this host", "unreachable": False, "problems": [], "results": {}, "facts": {}}
+        )
+
+    def facts(self, name: str, gpu_host: Any) -> None:
+        """What gpu_facts returned."""
+        if isinstance(gpu_host, dict):
+            self.seen(name)["facts"] = {subject: gpu_host.get(subject) for subject in _DIGEST}
+
+    def results(self, name: str, result: dict[str, Any]) -> None:
+        """What run_checks returned. A second call for a host (a part, later) adds to the first."""
+        host = self.seen(name)
+        if not isinstance(result.get("checks"), list) or not isinstance(result.get("summary"), dict):
+            self.failed(name, str(result.get("msg") or "run_checks gave no results"))
+            return
+        for check in result["checks"]:
+            self.checks.setdefault(check["id"], {key: check[key] for key in _OF_THE_CHECK})
+            host["results"][check["id"]] = {
+                key: value for key, value in check.items() if key not in _OF_THE_CHECK and (value not in ("", None, False, []) or key == "status")
+            }
+        host["problems"] = list(dict.fromkeys([*host["problems"], *(result.get("problems") or ())]))
+        was_good = host["state"] == READY or not host.get("judged")
+        host["judged"] = True
+        if host["message"] == "no check ran on this host" or host["state"] != NOT_VALIDATED:
+            host["state"] = READY if was_good and result["summary"].get("ready") is True and not result.get("failed") else NOT_READY
+            host["message"] = str(result.get("msg") or "")
+
+    def failed(self, name: str, message: str, unreachable: bool = False) -> None:
+        """A task failed, or the host could not be reached: what was not judged before stays unjudged."""
+        host = self.seen(name)
+        host.update(state=NOT_VALIDATED, message=message or "a task failed without a message", unreachable=unreachable)
+
+    def report(self, run: dict[str, Any]) -> dict[str, Any]:
+        """The report. `run` says when, with what and how it was asked for."""
+        hosts = {name: self._host(self.hosts[name]) for name in sorted(self.hosts, key=natural)}
+        states = [host["state"] for host in hosts.values()]
+        counted = [result["status"] for host in hosts.values() for result in host["results"]]
+        return {
+            "schema": SCHEMA,
+            "run": run,
+            "ready": bool(states) and all(state == READY for state in states),
+            "totals": {
+                "hosts": {"total": len(states), **{state: states.count(state) for state in (READY, NOT_READY, NOT_VALIDATED)}},
+                "checks": {
+                    "total": len(counted),
+                    **{status: counted.count(status) for status in ("pass", "fail", "unknown", "skip", "waived", "error")},
+                },
+            },
+            "checks": self.checks,
+            "hosts": hosts,
+        }
+
+    @staticmethod
+    def _host(record: dict[str, Any]) -> dict[str, Any]:
+        return {
+            **{key: record[key] for key in ("state", "message", "unreachable", "problems")},
+            "results": list(record["results"].values()),
+            "facts": record["facts"],
+        }
+
+
+def natural(name: str) -> list[Any]:
+    """A sort key that puts gpu2 before gpu10."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name) if part]

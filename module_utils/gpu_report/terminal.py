@@ -1,0 +1,239 @@
+"""The report on the terminal, for a tired person at night: what is wrong, why, and what to type, in that order.
+
+Gives (text, tone) lines; the callback turns tones into the user's colours.
+"""
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+from typing import Any
+
+from . import findings, words
+from .collector import NOT_READY, NOT_VALIDATED, READY
+from .findings import Finding, Unknown
+
+GOOD, BAD, DOUBT, MUTED, PLAIN, STRONG = "good", "bad", "doubt", "muted", "plain", "strong"
+Line = tuple[str, str]
+
+_LABEL = 10  # width of the labels in front of a finding's lines
+_VARIANTS = 4  # different readings of one finding that are shown
+
+
+def render(report: dict[str, Any], width: int = 100, verbosity: int = 0, written: tuple[str, ...] = ()) -> list[Line]:
+    """The lines of the report. `written`: the files that hold the rest."""
+    lines = list(_Report(report, max(width, 40), verbosity).lines())
+    lines += [(line, MUTED) for line in _wrapped("reports: ", ", ".join(written), width)] if written else []
+    return [(words.plain(text).rstrip(), tone) for text, tone in lines]
+
+
+def _wrapped(first: str, text: str, width: int, indent: int | None = None) -> list[str]:
+    rest = " " * (len(first) if indent is None else indent)
+    lines: list[str] = []
+    for paragraph in str(text).split("\n") or [""]:
+        lines += textwrap.wrap(
+            paragraph, width, initial_indent=rest if lines else first, subsequent_indent=rest, break_long_words=False, break_on_hyphens=False
+        ) or ([] if lines else [first.rstrip()])
+    return lines
+
+
+class _Report:
+    def __init__(self, report: dict[str, Any], width: int, verbosity: int) -> None:
+        self._report = report
+        self._hosts: dict[str, dict[str, Any]] = report["hosts"]
+        self._found = findings.of(report)
+        self._width = width
+        self._verbosity = verbosity
+
+    def lines(self) -> Iterator[Line]:
+        yield "", PLAIN
+        yield from self._verdict()
+        yield from self._state_of_hosts()
+        for number, finding in enumerate(self._found.causes, 1):
+            yield from self._finding(number, finding)
+        yield from self._section("BROKEN CHECKS: a fault of the check, not of the host", self._broken())
+        yield from self._section("UNKNOWN: could not be decided, so not taken for good", self._unknown())
+        yield from self._section("WARNINGS: these do not make a host unready", self._warnings())
+        yield from self._section("WAIVED", self._waived())
+        if self._verbosity:
+            yield from self._section("EVERY CHECK", self._every_check())
+        yield "", PLAIN
+        yield from self._totals()
+
+    def _in_state(self, state: str) -> list[str]:
+        return [name for name, host in self._hosts.items() if host["state"] == state]
+
+    def _verdict(self) -> Iterator[Line]:
+        if not self._hosts:
+            yield "NOTHING WAS VALIDATED: no host matched. Check the inventory (-i) and the limit (--limit).", BAD
+            return
+        total, ready = len(self._hosts), len(self._in_state(READY))
+        if ready == total:
+            warnings = len(self._found.warnings)
+            also = ", with %s" % words.count(warnings, "warning") if warnings else ""
+            yield "%s ready%s." % ("The host is" if total == 1 else "All %d hosts are" % total, also), GOOD
+            return
+        parts = []
+        if self._found.causes:
+            parts.append(words.count(len(self._found.causes), "cause"))
+        if self._found.symptoms:
+            parts.append(words.count(self._found.symptoms, "symptom"))
+        blocking = sum(len(unknown.checks) for unknown in self._found.unknown if unknown.blocking)
+        if blocking:
+            parts.append("%s undecided" % words.count(blocking, "check"))
+        if self._found.broken:
+            parts.append("%s broken" % words.count(len(self._found.broken), "check"))
+        if self._in_state(NOT_VALIDATED):
+            parts.append("%s not validated" % words.count(len(self._in_state(NOT_VALIDATED)), "host"))
+        unready = total - ready
+        text = "%d of %s NOT READY" % (unready, words.count(total, "host"))
+        yield text + (": " + ", ".join(parts) if parts else "") + ".", BAD
+
+    def _state_of_hosts(self) -> Iterator[Line]:
+        if len(self._hosts) > 1 and self._in_state(READY):
+            for line in _wrapped("  ready      ", words.names(self._in_state(READY), 30), self._width):
+                yield line, GOOD
+        for name in self._in_state(NOT_READY):
+            host = self._hosts[name]
+            for line in _wrapped("  NOT READY  ", "%s: %s" % (name, host["message"]), self._width):
+                yield line, BAD
+        groups: dict[tuple[bool, str], list[str]] = {}
+        for name in self._in_state(NOT_VALIDATED):
+            groups.setdefault((self._hosts[name]["unreachable"], self._hosts[name]["message"]), []).append(name)
+        for (unreachable, message), names in groups.items():
+            why = "unreachable: " if unreachable else ""
+            for line in _wrapped("  NO RESULT  ", "%s: %s%s" % (words.names(names), why, message), self._width):
+                yield line, BAD
+        recorded = [name for name, host in self._hosts.items() if (host["facts"].get("evidence") or {}).get("recorded")]
+        if recorded:
+            for line in _wrapped("  recorded   ", "%s (read from a bundle, not from the host)" % words.names(recorded, 30), self._width):
+                yield line, MUTED
+
+    def _section(self, title: str, lines: Iterator[Line]) -> Iterator[Line]:
+        first = next(lines, None)
+        if first is None:
+            return
+        yield "", PLAIN
+        yield title, STRONG
+        yield first
+        yield from lines
+
+    def _labelled(self, label: str, text: str, tone: str = PLAIN) -> Iterator[Line]:
+        for line in _wrapped("  " + label.ljust(_LABEL), text, self._width, _LABEL + 2):
+            yield line, tone
+
+    def _finding(self, number: int, finding: Finding) -> Iterator[Line]:
+        yield "", PLAIN
+        head = "%d. %s  %s" % (number, finding.check, words.names(finding.hosts))
+        for line in _wrapped("", head, self._width, 3):
+            yield line, BAD
+        yield from self._labelled("wanted", finding.title)
+        yield from self._seen(finding)
+        if finding.why:
+            yield from self._labelled("why", words.first_sentences(finding.why), MUTED)
+        for cause in finding.caused_by:
+            yield from self._labelled("because of", "%s, which is waived" % cause, MUTED)
+        yield from self._expired(finding)
+        yield from self._explains(finding)
+        yield from self._remedy(finding)
+
+    def _seen(self, finding: Finding) -> Iterator[Line]:
+        several = len(finding.hosts) > 1 and len(finding.found) > 1
+        for number, (text, hosts) in enumerate(finding.found.items()):
+            if number == _VARIANTS:
+                yield from self._labelled("", "and %d more readings, in report.json" % (len(finding.found) - _VARIANTS), MUTED)
+                return
+            yield from self._labelled("found" if number == 0 else "", ("%s: " % words.names(hosts, 3) if several else "") + text, STRONG)
+
+    def _explains(self, finding: Finding) -> Iterator[Line]:
+        label = "explains"
+        for symptom, seen in finding.explains.items():
+            hosts = list(dict.fromkeys(name for names in seen.values() for name in names))
+            text = " ".join(next(iter(seen)).split())
+            of = " on %s" % words.names(hosts, 3) if hosts != finding.hosts else ""
+            more = " (differs between hosts)" if len(seen) > 1 else ""
+            yield from self._labelled(label, "%s%s: %s%s" % (symptom, of, textwrap.shorten(text, 160, placeholder=" …"), more))
+            label = ""
+
+    def _expired(self, finding: Finding) -> Iterator[Line]:
+        if finding.waiver and finding.waiver.get("expired"):
+            yield from self._labelled("waiver", "expired on %s (it said: %s)" % (finding.waiver["expires"], finding.waiver["reason"]), DOUBT)
+
+    def _remedy(self, finding: Finding) -> Iterator[Line]:
+        remedy = finding.remedy
+        if not remedy:
+            yield from self._labelled("do", "no remedy is known for this placement; see %s" % finding.docs)
+            return
+        yield from self._labelled("do", "%s: %s" % (words.where(remedy, finding.hosts), remedy["text"]))
+        if remedy["commands"]:
+            yield "", PLAIN
+            for command in remedy["commands"]:  # unwrapped, so that each can be copied
+                for line in str(command).split("\n"):
+                    yield line, STRONG
+            yield "", PLAIN
+        if remedy["risk"]:
+            yield from self._labelled("risk", remedy["risk"], DOUBT)
+        if remedy["verify"]:
+            yield from self._labelled("verify", remedy["verify"])
+
+    def _broken(self) -> Iterator[Line]:
+        for finding in self._found.broken:
+            yield from self._item("%s (%s): %s" % (finding.check, words.names(finding.hosts, 3), next(iter(finding.found))), BAD)
+
+    def _item(self, text: str, tone: str = PLAIN) -> Iterator[Line]:
+        for line in _wrapped("  - ", text, self._width):
+            yield line, tone
+
+    def _unknown(self) -> Iterator[Line]:
+        for unknown in self._found.unknown:
+            yield from self._item(self._why_unknown(unknown), DOUBT if unknown.blocking else MUTED)
+
+    def _why_unknown(self, unknown: Unknown) -> str:
+        checks = words.count(len(unknown.checks), "check")
+        on = words.names(unknown.hosts, 3)
+        listed = words.names(unknown.checks, 12 if self._verbosity == 0 else 1000)
+        if unknown.needs_root:
+            verb = "needs" if len(unknown.checks) == 1 else "need"
+            return "%s %s root on %s: run again with --become (-b). %s" % (checks, verb, on, listed)
+        return "%s on %s: %s. %s" % (checks, on, unknown.reason, listed)
+
+    def _warnings(self) -> Iterator[Line]:
+        for finding in self._found.warnings:
+            note = " [info]" if finding.severity == "info" else ""
+            yield from self._item("%s%s (%s): %s" % (finding.check, note, words.names(finding.hosts, 3), next(iter(finding.found))), DOUBT)
+            if finding.remedy:
+                for line in _wrapped("    do: ", "%s: %s" % (words.where(finding.remedy, finding.hosts), finding.remedy["text"]), self._width):
+                    yield line, PLAIN
+                if self._verbosity:
+                    for command in finding.remedy["commands"]:
+                        yield command, STRONG
+
+    def _waived(self) -> Iterator[Line]:
+        for finding in self._found.waived:
+            waiver = finding.waiver or {}
+            text = "%s (%s), until %s: %s" % (finding.check, words.names(finding.hosts, 3), waiver.get("expires"), waiver.get("reason"))
+            yield from self._item(text, MUTED)
+
+    def _every_check(self) -> Iterator[Line]:
+        for name, host in self._hosts.items():
+            for result in host["results"]:
+                note = result.get("found") or result.get("reason") or ""
+                yield from self._item("%s: %s %s%s" % (name, result["status"], result["id"], ": " + note if note else ""), MUTED)
+
+    def _totals(self) -> Iterator[Line]:
+        checks = self._report["totals"]["checks"]
+        parts = ["%d %s" % (checks[status], word) for status, word in _STATUS_WORDS if checks[status]]
+        yield "%s on %s: %s." % (words.count(checks["total"], "check"), words.count(len(self._hosts), "host"), ", ".join(parts) or "none ran"), MUTED
+        if self._found.causes or self._found.unknown:
+            example = self._found.causes[0].check if self._found.causes else self._found.unknown[0].checks[0]
+            yield "to accept a finding for a while, in the inventory:", MUTED
+            yield "gpu_host_waivers: [{check: %s, reason: WHY, expires: YYYY-MM-DD}]" % example, MUTED
+
+
+_STATUS_WORDS = (
+    ("pass", "passed"),
+    ("fail", "failed"),
+    ("unknown", "unknown"),
+    ("error", "broken"),
+    ("waived", "waived"),
+    ("skip", "do not apply"),
+)

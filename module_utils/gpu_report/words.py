@@ -1,0 +1,51 @@
+"""Words that every report for people shares."""
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+# Captured text may hold escape sequences that would move the cursor or colour the terminal; nothing but text is shown.
+_ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b.?")
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+
+
+def plain(text: Any) -> str:
+    """`text` without escape sequences and control characters; tabs and line ends stay."""
+    return _CONTROLS.sub("\N{REPLACEMENT CHARACTER}", _ESCAPES.sub("", str(text).replace("\r\n", "\n")))
+
+
+def names(hosts: Sequence[str], shown: int = 6) -> str:
+    """'gpu1, gpu2, gpu3 and 97 more'."""
+    more = len(hosts) - shown
+    if more <= 1:  # "and 1 more" is no shorter than the name
+        return ", ".join(hosts)
+    return "%s and %d more" % (", ".join(hosts[:shown]), more)
+
+
+def count(number: int, noun: str, plural: str = "") -> str:
+    """'1 host', '2 hosts'."""
+    return "%d %s" % (number, noun if number == 1 else plural or noun + "s")
+
+
+def where(remedy: dict[str, Any], hosts: Sequence[str]) -> str:
+    """On which machine a remedy is carried out."""
+    of = names(hosts, 3)
+    return {
+        "host": "on %s" % of,
+        "hypervisor": "on the hypervisor (Proxmox host) of %s" % of,
+        "guest": "inside the guest %s" % of,
+        "firmware": "in the firmware setup (BIOS/BMC) of the machine behind %s" % of,
+        "controller": "on this machine (the Ansible controller)",
+    }.get(str(remedy.get("on")), "on %s" % of)
+
+
+def first_sentences(text: str, limit: int = 240) -> str:
+    """As many whole sentences of `text` as fit into `limit` characters, at least one."""
+    sentences = re.split(r"(?<=[.!?])\s+(?=[A-Z])", " ".join(text.split()))
+    kept = sentences[0]
+    for sentence in sentences[1:]:
+        if len(kept) + 1 + len(sentence) > limit:
+            break
+        kept += " " + sentence
+    return kept

@@ -1,0 +1,29 @@
+"""The report files: one writer a format, each from the same report. A new format is one module and one line here."""
+from __future__ import annotations
+
+import os
+from typing import Any, Callable
+
+from . import files, json_report, junit
+
+# File name -> function(report) -> bytes. JSON first: whatever happens to the others, the record is kept.
+WRITERS: dict[str, Callable[[dict[str, Any]], bytes]] = {
+    "report.json": json_report.render,
+    "junit.xml": junit.render,
+}
+
+
+def write_all(report: dict[str, Any], directory: str) -> tuple[list[str], list[str]]:
+    """(paths written, a sentence for each report that could not be). One that fails does not stop the others."""
+    written: list[str] = []
+    problems: list[str] = []
+    for name, render in WRITERS.items():
+        path = os.path.join(directory, name)
+        try:
+            files.write(path, render(report))
+            written.append(path)
+        except OSError as error:
+            problems.append("%s cannot be written: %s" % (path, error.strerror or error))
+        except Exception as error:  # a fault of one writer
+            problems.append("%s cannot be made: %s: %s" % (path, type(error).__name__, error))
+    return written, problems
