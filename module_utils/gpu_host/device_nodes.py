@@ -1,0 +1,149 @@
+"""The driver's device nodes: present, of the right major number, open to those who should use them.
+
+nvidia0…N, nvidiactl and nvidia-modeset have the fixed major 195; nvidia-uvm and nvidia-caps get a new one at each load
+of their module, so a node that a container keeps from before is a door to nothing.
+"""
+from __future__ import annotations
+
+from typing import Any
+
+from .errors import Errors
+from .evidence import ABSENT, DENIED, FAILED, Entry, Evidence
+
+GPUS = "/proc/driver/nvidia/gpus"
+_DEFAULT_MODE = 0o666  # NVreg_DeviceFileMode
+# Names in /proc/devices by driver release; those that share a device with a node of /dev.
+_REGISTERED = {"nvidia": ("nvidia", "nvidia-frontend"), "nvidia_uvm": ("nvidia-uvm",), "nvidia_caps": ("nvidia-caps",)}
+
+
+def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
+    """Facts of the nodes.
+
+    `nodes`: name -> {kind, major, minor, mode, uid, gid} of /dev/nvidia* and nvidia-caps/*; None if /dev cannot be listed.
+    `majors`: {nvidia, nvidia_uvm, nvidia_caps} as the kernel registered them (None: not registered); None if unknown.
+    `gpu_minors`: PCI address -> minor number of its node, from /proc/driver/nvidia/gpus. `missing`: names that should be
+    there; `missing_control`: those among them that every CUDA process needs. `stale`: [{name, major, registered, text}].
+    `opens`: {nvidiactl, nvidia-uvm} -> whether opening them works here (None: not tried). `unusable`: [{name, why, text}].
+    """
+    listing = evidence.list("/dev")
+    errors.unanswered(listing)
+    nodes = {name: entry for name, entry in listing.entries.items() if name.startswith("nvidia") and entry.kind != "dir"} if listing.ok else None
+    caps = evidence.list("/dev/nvidia-caps") if listing.ok and "nvidia-caps" in listing.entries else None
+    if nodes is not None and caps is not None:
+        errors.unanswered(caps)
+        nodes.update({"nvidia-caps/" + name: entry for name, entry in caps.entries.items()})
+    majors = _majors(evidence, errors)
+    minors = gpu_minors(evidence, errors)
+    opens = {name: _opens(evidence, name, nodes, majors) for name in ("nvidiactl", "nvidia-uvm")}
+    missing = None if nodes is None else _missing(nodes, majors, minors)
+    return {
+        "nodes": None if nodes is None else {name: _fields(entry) for name, entry in nodes.items()},
+        "majors": majors,
+        "gpu_minors": minors,
+        "missing": missing,
+        "missing_control": None if missing is None else [name for name in missing if not name[-1].isdigit()],
+        "stale": None if nodes is None or majors is None else _stale(nodes, majors),
+        "opens": opens,
+        "unusable": None if nodes is None else _unusable(nodes, opens, _file_mode(evidence)),
+    }
+
+
+def gpu_minors(evidence: Evidence, errors: Errors) -> dict[str, int | None] | None:
+    """PCI address -> device minor of every GPU that the driver holds; {} without a driver; None when unknown."""
+    gpus = evidence.list(GPUS)
+    if gpus.status == ABSENT:
+        return {}
+    errors.unanswered(gpus)
+    if not gpus.ok:
+        return None
+    found: dict[str, int | None] = {}
+    for address in gpus.entries:
+        fields = information(evidence, errors, address)
+        minor = fields.get("Device Minor", "")
+        found[address.lower()] = int(minor) if minor.isdigit() else None
+    return found
+
+
+def information(evidence: Evidence, errors: Errors, address: str) -> dict[str, str]:
+    """Fields of /proc/driver/nvidia/gpus/ADDRESS/information: Model, GPU UUID, Device Minor, GPU Firmware, GPU Excluded, …"""
+    reading = evidence.read("%s/%s/information" % (GPUS, address))
+    errors.unanswered(reading)
+    pairs = (line.partition(":") for line in reading.text.splitlines())
+    return {name.strip(): value.strip() for name, colon, value in pairs if colon}
+
+
+def _fields(entry: Entry) -> dict[str, Any]:
+    return {"kind": entry.kind, "major": entry.major, "minor": entry.minor, "mode": entry.mode, "uid": entry.uid, "gid": entry.gid}
+
+
+def _majors(evidence: Evidence, errors: Errors) -> dict[str, int | None] | None:
+    reading = evidence.read("/proc/devices")
+    errors.unanswered(reading)
+    if not reading.ok:
+        return None
+    registered: dict[str, int] = {}
+    characters, _block, _rest = reading.text.partition("Block devices:")
+    for line in characters.splitlines():
+        number, _space, name = line.strip().partition(" ")
+        if number.isdigit() and name:
+            registered.setdefault(name.strip(), int(number))
+    return {key: next((registered[name] for name in names if name in registered), None) for key, names in _REGISTERED.items()}
+
+
+def _missing(nodes: dict[str, Entry], majors: dict[str, int | None] | None, minors: dict[str, int | None] | None) -> list[str]:
+    """Nothing is missing where the driver is not loaded or holds no GPU."""
+    if not minors:
+        return []
+    wanted = ["nvidia%d" % minor for minor in sorted(minor for minor in minors.values() if minor is not None)] + ["nvidiactl"]
+    if majors and majors["nvidia_uvm"] is not None:
+        wanted.append("nvidia-uvm")
+    return [name for name in wanted if name not in nodes]
+
+
+def _stale(nodes: dict[str, Entry], majors: dict[str, int | None]) -> list[dict[str, Any]]:
+    found = []
+    for name, entry in nodes.items():
+        registered = majors[_owner(name)]
+        if entry.kind == "char" and registered is not None and entry.major != registered:
+            text = "/dev/%s has major %s, the kernel registered %s" % (name, entry.major, registered)
+            found.append({"name": name, "major": entry.major, "registered": registered, "text": text})
+    return found
+
+
+def _owner(name: str) -> str:
+    return "nvidia_uvm" if name.startswith("nvidia-uvm") else "nvidia_caps" if name.startswith("nvidia-caps/") else "nvidia"
+
+
+def _opens(evidence: Evidence, name: str, nodes: dict[str, Entry] | None, majors: dict[str, int | None] | None) -> bool | None:
+    """Whether this user can open the node. Only tried where the kernel has the major: otherwise opening would load a module.
+
+    These two start nothing on a GPU when opened. The driver has no read(), so after a successful open() the read fails
+    with EINVAL; a container's device policy refuses the open() itself.
+    """
+    if nodes is None or name not in nodes or nodes[name].kind != "char" or majors is None or nodes[name].major != majors[_owner(name)]:
+        return None
+    reading = evidence.read("/dev/" + name, 1)
+    if reading.ok or (reading.status == FAILED and reading.reason == "Invalid argument"):
+        return True
+    return False if reading.status in (DENIED, FAILED) else None
+
+
+def _file_mode(evidence: Evidence) -> int:
+    """The mode that the driver gives its nodes (NVreg_DeviceFileMode)."""
+    for line in evidence.read("/proc/driver/nvidia/params").text.splitlines():
+        name, _colon, value = line.partition(": ")
+        if name == "DeviceFileMode" and value.strip().isdigit():
+            return int(value)
+    return _DEFAULT_MODE
+
+
+def _unusable(nodes: dict[str, Entry], opens: dict[str, bool | None], mode: int) -> list[dict[str, str]]:
+    found = {name: "cannot be opened" for name, works in opens.items() if works is False}
+    for name, entry in nodes.items():
+        if name in found or name.startswith("nvidia-caps"):
+            continue
+        if entry.kind != "char":
+            found[name] = "is no device but a %s" % entry.kind
+        elif entry.mode is not None and entry.mode & mode != mode:
+            found[name] = "has mode %04o, the driver gives %04o" % (entry.mode, mode)
+    return [{"name": name, "why": why, "text": "/dev/%s %s" % (name, why)} for name, why in found.items()]

@@ -1,0 +1,122 @@
+"""The running kernel, its command line, what is configured for the next boot, and whether a reboot is due."""
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from . import kernel_cmdline, versions
+from .errors import Errors
+from .evidence import ABSENT, Evidence, Listing
+
+# Parameters that decide how GPUs work together; others that differ from the boot loader's file are nobody's business here.
+_RELEVANT = re.compile(
+    r"(iommu|intel_iommu|amd_iommu|pci|pcie_\w+|pcie_acs_override|nokaslr|kaslr|nopat|modprobe\.blacklist|module_blacklist|rd\.driver\.blacklist"
+    r"|numa_balancing|hugepages\w*|transparent_hugepage|video|vfio\w*\.\w+|nvidia\w*\.\w+|nouveau\.\w+)(?:=|$)"
+)
+_KERNEL_FILE = re.compile(r"vmlinu[zx]-(?P<release>\d.*)")
+_INITRAMFS_NAMES = ("initrd.img-%s", "initramfs-%s.img", "initrd-%s")
+
+
+def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
+    """Facts of the kernel.
+
+    `release`; `cmdline` (text), `words` (['iommu=pt', 'quiet'], dashes in names as underscores), `values` (name -> value of the last
+    occurrence, True for a bare word); `configured` ([{source, text, words}] for the next boot, None if unreadable);
+    `boot_loader` (grub, systemd-boot, None), `pending_words` (relevant words of that loader's file that the running kernel
+    lacks); `kaslr` (False with nokaslr, True without, as kernels have it on), `hmm_kaslr_fixed` (True from 6.19 on, None
+    where only the distribution knows); `newest_installed`; `reboot_required` and `reboot_reasons`.
+    """
+    release = _line(evidence, errors, "/proc/sys/kernel/osrelease")
+    cmdline = _line(evidence, errors, "/proc/cmdline")
+    parameters = kernel_cmdline.parse(cmdline) if cmdline is not None else None
+    words = kernel_cmdline.as_words(parameters) if parameters is not None else None
+    values = kernel_cmdline.last_values(parameters) if parameters is not None else None
+    configured = kernel_cmdline.configured(evidence, errors)
+    loader = boot_loader(values, configured)
+    boot = evidence.list("/boot")
+    facts: dict[str, Any] = {
+        "release": release,
+        "cmdline": cmdline,
+        "words": words,
+        "values": values,
+        "configured": configured,
+        "boot_loader": loader,
+        "pending_words": pending_words(words, configured, loader),
+        "kaslr": None if values is None else "nokaslr" not in values,
+        "hmm_kaslr_fixed": True if versions.at_least(release, "6.19") else None,
+        "newest_installed": newest(installed(boot)),
+    }
+    return {**facts, **_reboot(evidence, errors, facts, boot)}
+
+
+def boot_loader(values: dict[str, Any] | None, configured: list[dict[str, Any]] | None) -> str | None:
+    """Which loader started this kernel: GRUB passes BOOT_IMAGE=, systemd-boot starts it as an EFI program with initrd=\\EFI\\…"""
+    if values is None:
+        return None
+    if "BOOT_IMAGE" in values:
+        return "grub"
+    written = {item["source"] for item in configured or ()}
+    if "\\" in str(values.get("initrd", "")) and kernel_cmdline.KERNEL_CMDLINE in written:
+        return "systemd-boot"
+    return None
+
+
+def pending_words(words: list[str] | None, configured: list[dict[str, Any]] | None, loader: str | None) -> list[dict[str, str]] | None:
+    """`[{word, source}]`: what the loader's file asks for and the running kernel was not given; None if that is unknown."""
+    source = {"grub": kernel_cmdline.GRUB, "systemd-boot": kernel_cmdline.KERNEL_CMDLINE}.get(loader or "")
+    if words is None or configured is None or source is None:
+        return None
+    wanted = [item for item in configured if item["source"] == source]
+    return [{"word": word, "source": source} for item in wanted for word in item["words"] if _RELEVANT.match(word) and word not in words]
+
+
+def installed(boot: Listing) -> dict[str, float | None]:
+    """Kernel release -> when it was installed (seconds since 1970: its initramfs is written then), from /boot."""
+    found: dict[str, float | None] = {}
+    for name in boot.entries:
+        match = _KERNEL_FILE.fullmatch(name)
+        if match and not name.endswith((".old", ".sig", ".bak")) and "rescue" not in name:
+            release = match["release"]
+            ramdisk = next((boot.entries[form % release] for form in _INITRAMFS_NAMES if form % release in boot.entries), None)
+            found[release] = ramdisk.modified if ramdisk else None
+    return found
+
+
+def newest(releases: dict[str, float | None]) -> str | None:
+    return max(releases, key=lambda release: versions.numbers(release) or (), default=None)
+
+
+def _line(evidence: Evidence, errors: Errors, path: str) -> str | None:
+    reading = evidence.read(path)
+    errors.unanswered(reading)
+    text = reading.text.strip()
+    if reading.ok and not text:
+        errors.add(path, "is empty")
+    return text or None
+
+
+def _reboot(evidence: Evidence, errors: Errors, facts: dict[str, Any], boot: Listing) -> dict[str, Any]:
+    reasons = []
+    flag = evidence.read("/run/reboot-required")
+    errors.unanswered(flag, absent_is_fine=True)
+    if flag.ok:
+        packages = sorted(set(evidence.read("/run/reboot-required.pkgs").text.split()))[:12]
+        reasons.append("installed packages ask for it" + (": " + ", ".join(packages) if packages else ""))
+    release, latest = facts["release"], facts["newest_installed"]
+    booted = _boot_time(evidence)
+    if release and latest and booted and versions.same(latest, release) is False and versions.at_least(latest, release):
+        # A kernel that was there before this boot and was not chosen is pinned or deselected: that is no reason.
+        since = installed(boot).get(latest)
+        if since is not None and since > booted:
+            reasons.append("kernel %s was installed after the boot, %s is running" % (latest, release))
+    for item in facts["pending_words"] or ():
+        reasons.append("%s is in %s and not on the running kernel's command line" % (item["word"], item["source"]))
+    known = flag.ok or flag.status == ABSENT
+    return {"reboot_required": True if reasons else (False if known else None), "reboot_reasons": reasons}
+
+
+def _boot_time(evidence: Evidence) -> float | None:
+    try:
+        return evidence.now() - float(evidence.read("/proc/uptime").text.split()[0])
+    except (IndexError, ValueError):
+        return None

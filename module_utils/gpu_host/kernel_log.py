@@ -1,0 +1,123 @@
+"""The kernel log of this boot: what the driver, the IOMMU and the PCI core reported about GPUs.
+
+From `dmesg`; where that is refused or has lost its beginning, the journal of this boot; where there is no journal,
+the end of /var/log/kern.log. Text of the log is data: it is cut, its control characters are removed, nothing more.
+"""
+from __future__ import annotations
+
+from typing import Any
+
+from . import gpu_addresses, log_findings, log_lines, log_patterns, xid
+from .errors import Errors
+from .evidence import ABSENT, DENIED, Evidence, Outcome
+
+DMESG = ("dmesg",)
+# The newest lines: a flooded journal must not hide what happened last.
+JOURNAL = ("journalctl", "-k", "-b", "-o", "short-unix", "--no-pager", "-n", "100000")
+KERN_LOG = ("tail", "-c", "4194304", "/var/log/kern.log")
+COMMANDS = [(DMESG, 15.0)]
+_REFUSALS = ("not permitted", "permission denied", "insufficient permissions", "klogctl: operation")
+
+
+def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
+    """Findings of the log of this boot.
+
+    Keys: `source` (the command that answered, None if none), `covers_boot` (whether the log reaches back to the boot),
+    `findings` (list, None when no log could be read), `by_kind` (kind -> those findings that count: about a GPU or its path,
+    not undone by a later load of the driver, no consequence of another one; each None when unknown), `fatal_xids` (without
+    79, which is in by_kind.fallen_off_bus), `other_xids`, `other_devices` (number of findings about other devices),
+    `dropped` (messages beyond the limit of different findings), `denied` (whether a log is there and was refused).
+
+    A finding: `kind`, `address` (PCI, None if the message has none), `xid` (int or None), `code` (Xid, SXid, BAR, source
+    line, process: what tells findings of a kind apart), `name`, `severity` (fatal, application, notice; Xids and SXids only),
+    `action`, `count`, `first`, `last` (UTC where the stamp allows it, else as it stands), `text` (first line, at most 300
+    characters), `detail`, `driver`, `gpu`, `superseded`, `consequence_of`, `summary`.
+    """
+    devices = gpu_addresses.devices(evidence)
+    related = gpu_addresses.gpu_related(devices) if devices is not None else None
+
+    def concerns_gpu(address: str) -> bool | None:
+        if related is None or devices is None or address not in devices:
+            return None
+        return address in related
+
+    boot_time = _boot_time(evidence)
+    logs: list[list[dict[str, Any]]] = []
+    source, denied, boot_seen, dropped = None, False, False, 0
+    for argv in (DMESG, JOURNAL, KERN_LOG):
+        outcome = evidence.run(argv, 20.0)
+        if not outcome.ok or (outcome.rc != 0 and not outcome.stdout.strip()) or _refused(outcome):
+            denied = denied or outcome.status == DENIED or _refused(outcome)
+            _explain(outcome, errors, quiet=argv != DMESG and (bool(logs) or outcome.status == ABSENT))
+            continue
+        if not outcome.stdout.strip() and argv != DMESG:
+            continue
+        collector = log_findings.Findings(concerns_gpu)
+        for line in log_lines.lines(_this_boot(outcome), log_patterns.HINT, boot_time):
+            collector.add(line)
+        logs.append(collector.result())
+        source = source or " ".join(argv)
+        boot_seen, dropped = boot_seen or collector.boot_seen, dropped + collector.dropped
+        if boot_seen:
+            break
+    findings = log_findings.merge(logs) if logs else None
+    return {
+        "source": source,
+        "covers_boot": boot_seen if logs else None,
+        "findings": findings,
+        **_sorted_out(findings),
+        "dropped": dropped,
+        "denied": denied,
+    }
+
+
+def _sorted_out(findings: list[dict[str, Any]] | None) -> dict[str, Any]:
+    if findings is None:
+        return {"by_kind": dict.fromkeys(log_patterns.KINDS), "fatal_xids": None, "other_xids": None, "other_devices": None}
+    counting = [item for item in findings if item["gpu"] is not False and not item["superseded"] and item["consequence_of"] is None]
+    by_kind: dict[str, list[dict[str, Any]]] = {kind: [] for kind in log_patterns.KINDS}
+    for item in counting:
+        by_kind["fallen_off_bus" if item["xid"] == 79 else item["kind"]].append(item)
+    return {
+        "by_kind": by_kind,
+        "fatal_xids": [item for item in by_kind["xid"] if item["severity"] == xid.FATAL],
+        "other_xids": [item for item in by_kind["xid"] if item["severity"] != xid.FATAL],
+        "other_devices": sum(1 for item in findings if item["gpu"] is False),
+    }
+
+
+def _this_boot(outcome: Outcome) -> bytes:
+    """The output from the last boot on; without its last line if that was cut off."""
+    data = outcome.stdout
+    if outcome.truncated:
+        data = data[: data.rfind(b"\n") + 1]
+    if outcome.argv == KERN_LOG:
+        boot = data.rfind(b"] Linux version ")
+        data = data[data.rfind(b"\n", 0, boot) + 1 :] if boot >= 0 else data
+    return data
+
+
+def _boot_time(evidence: Evidence) -> float | None:
+    """When the host booted, in seconds since 1970."""
+    try:
+        uptime = float(evidence.read("/proc/uptime").text.split()[0])
+    except (IndexError, ValueError):
+        return None
+    now = evidence.now()
+    return now - uptime if now else None
+
+
+def _refused(outcome: Outcome) -> bool:
+    text = outcome.error_text.lower()
+    return any(words in text for words in _REFUSALS)
+
+
+def _explain(outcome: Outcome, errors: Errors, quiet: bool) -> None:
+    if quiet:
+        return
+    if not outcome.ok:
+        errors.unanswered(outcome)
+    elif _refused(outcome):
+        errors.add(" ".join(outcome.argv), "needs root", needs_root=True)
+    else:
+        errors.add(" ".join(outcome.argv), "ended with exit code %s: %s" % (outcome.rc, outcome.error_text.strip()[:200]))
