@@ -1,0 +1,160 @@
+#!/usr/bin/python
+"""The p2p_facts module."""
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: p2p_facts
+short_description: Prove GPU peer-to-peer by moving and verifying bytes between every pair of GPUs
+description:
+  - For each directed pair of GPUs, what the driver claims, whether peer access can be enabled, whether the bytes that one GPU writes
+    arrive in the other's memory (read back by their owner), how fast and with what latency, and the same with peer access off.
+  - Needs Python 3.9 and the driver's C(libcuda.so.1) on the host, nothing else. Every CUDA call runs in a child process with a time limit;
+    the module ends in bounded time and leaves nothing behind, whatever the driver does.
+  - Uses the GPUs. Where something already works on them it only initialises CUDA and reads what the driver says of each pair, and
+    RV(ansible_facts.p2p_probe.skipped_reason) says why.
+options:
+  when_busy:
+    description:
+      - V(skip) leaves GPUs alone on which a process runs, memory is in use or work is done. V(force) measures beside it.
+    type: str
+    choices: [skip, force]
+    default: skip
+  buffer_mib:
+    description:
+      - Size of the two buffers on each GPU; less is taken where less is free.
+    type: int
+    default: 256
+  time_limit:
+    description:
+      - Seconds after which the probe stops, whatever it has measured.
+    type: int
+    default: 180
+  init_limit:
+    description:
+      - Seconds that cuInit may take before it counts as hung.
+    type: int
+    default: 60
+  loopback:
+    description:
+      - Measure each GPU with itself too. A single GPU is always measured so.
+    type: bool
+    default: false
+  collective:
+    description:
+      - Also run a checked all-reduce over all GPUs with NCCL, as configured and with P2P off, where O(python) has PyTorch. V(auto) does so
+        where such a Python is found.
+    type: str
+    choices: [auto, 'true', 'false']
+    default: auto
+  python:
+    description:
+      - The Python whose PyTorch runs the all-reduce, such as the inference server's own.
+    type: path
+  environment:
+    description:
+      - The environment of the all-reduce beyond the module's own, such as the server's NCCL_ variables.
+    type: dict
+    default: {}
+  bundle:
+    description:
+      - A bundle on the controller to read instead of the host.
+    type: path
+  capture:
+    description:
+      - Return the evidence too, as the text of a bundle, in RV(bundle_text).
+    type: bool
+    default: false
+author:
+  - The gpu-host-validation authors
+attributes:
+  check_mode:
+    support: full
+    description: Changes nothing on the host; runs work on idle GPUs all the same.
+"""
+
+EXAMPLES = r"""
+- name: Prove P2P
+  p2p_facts:
+
+- name: Measure beside a running server, with smaller buffers
+  p2p_facts:
+    when_busy: force
+    buffer_mib: 64
+
+- name: Include an all-reduce by the server's own PyTorch and NCCL settings
+  p2p_facts:
+    python: /opt/sglang/bin/python
+    environment:
+      NCCL_P2P_LEVEL: SYS
+"""
+
+RETURN = r"""
+ansible_facts:
+  description: The facts, under the one key C(p2p_probe). docs/facts.md lists them.
+  returned: always
+  type: dict
+bundle_text:
+  description: The evidence as the text of a bundle.
+  returned: when O(capture=true)
+  type: str
+"""
+
+import os
+import socket
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.gpu_host import bundle as bundles
+from ansible.module_utils.gpu_host import probe
+from ansible.module_utils.gpu_host.errors import Errors
+from ansible.module_utils.gpu_host.evidence import Evidence
+from ansible.module_utils.gpu_host.probe_run import ProbeEvidence
+from ansible.module_utils.gpu_probe import worker  # noqa: F401  so that Ansible sends the child's package along
+
+ARGUMENT_SPEC = {
+    "when_busy": {"type": "str", "choices": ["skip", "force"], "default": "skip"},
+    "buffer_mib": {"type": "int", "default": 256},
+    "time_limit": {"type": "int", "default": 180},
+    "init_limit": {"type": "int", "default": 60},
+    "loopback": {"type": "bool", "default": False},
+    "collective": {"type": "str", "choices": ["auto", "true", "false"], "default": "auto"},
+    "python": {"type": "path"},
+    "environment": {"type": "dict", "default": {}},
+    "bundle": {"type": "path"},
+    "capture": {"type": "bool", "default": False},
+}
+
+
+def facts(evidence: Evidence, params: dict) -> dict:
+    """The module's result for `evidence`; what the action plugin calls for a recorded host."""
+    result: dict = {"changed": False}
+    recorder = bundles.RecordingEvidence(evidence) if params.get("capture") else None
+    errors = Errors("probe")
+    found = probe.facts(recorder or evidence, params, errors, getattr(evidence, "only_initialise", None))
+    found["errors"] = errors.entries
+    result["ansible_facts"] = {"p2p_probe": found}
+    if recorder:
+        manifest = {"host": socket.gethostname(), "captured_at": evidence.now(), "uid": os.getuid(), "tool": "p2p_facts"}
+        result["bundle_text"] = bundles.dump(manifest, recorder.records)
+    return result
+
+
+def live(params: dict) -> ProbeEvidence:
+    """The live host, on which the probe may run as `params` say. ValueError: bad arguments."""
+    for name, least in (("buffer_mib", 1), ("time_limit", 5), ("init_limit", 1)):
+        if params[name] < least:
+            raise ValueError("%s must be at least %d, it is %d" % (name, least, params[name]))
+    options = {"buffer_mib": params["buffer_mib"], "init_limit_s": params["init_limit"], "loopback": params["loopback"]}
+    return ProbeEvidence(options, params["time_limit"])
+
+
+def main() -> None:
+    module = AnsibleModule(argument_spec=ARGUMENT_SPEC, supports_check_mode=True)
+    try:
+        evidence = bundles.load(module.params["bundle"]) if module.params["bundle"] else live(module.params)
+        module.exit_json(**facts(evidence, module.params))
+    except ValueError as error:
+        module.fail_json(msg=str(error))
+
+
+if __name__ == "__main__":
+    main()

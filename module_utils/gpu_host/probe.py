@@ -1,0 +1,253 @@
+"""The facts of the P2P probe, from what its worker measured (`probe_run.py`) or what a bundle recorded of that.
+
+The GPUs are touched only where nothing else works on them: the idle gate reads nvidia-smi first.
+"""
+from __future__ import annotations
+
+import json
+from typing import Any, Callable
+
+from . import probe_causes, probe_verdict
+from .errors import Errors
+from .evidence import NOT_CAPTURED, Evidence, Outcome
+from .probe_run import PROBE_COMMAND
+
+APPS_COMMAND = ("nvidia-smi", "--query-compute-apps=pid,process_name,used_memory", "--format=csv,noheader,nounits")
+GPUS_COMMAND = ("nvidia-smi", "--query-gpu=pci.bus_id,memory.used,utilization.gpu,mig.mode.current", "--format=csv,noheader,nounits")
+TOPOLOGY_COMMAND = ("nvidia-smi", "topo", "-m")
+GATE_SECONDS = 30.0
+BUSY_MEMORY_MIB = 1024  # an idle GPU holds less, also with a display server on it
+BUSY_UTILIZATION_PERCENT = 5
+
+# Every list that a check tests; each holds names of directed pairs ("source->target") or of GPUs.
+LISTS = (
+    "not_granted_pairs", "unusable_pairs", "undelivered_pairs", "mirrored_pairs", "staged_pairs", "slow_pairs", "high_latency_pairs",
+    "hung_pairs", "unmeasured_pairs", "wrong_control_pairs", "one_way_pairs", "corrupt_under_load", "collapsed_under_load", "skipped_gpus",
+)  # fmt: skip
+
+
+def facts(evidence: Evidence, params: dict[str, Any], errors: Errors, restrict: Callable[[], None] | None = None) -> dict[str, Any]:
+    """The dictionary `p2p_probe`; docs/facts.md lists its keys. On every host the same keys, None for what is not known.
+
+    `restrict` makes a live probe leave the GPUs alone (cuInit and the driver's claims only); a recorded one has none.
+    """
+    result = _empty()
+    gate = idle_gate(evidence, errors)
+    result["gate"] = gate
+    forced = params.get("when_busy") == "force"
+    if restrict and gate["reason"] and not forced:
+        restrict()
+    answer = evidence.run(PROBE_COMMAND)
+    if answer.status == NOT_CAPTURED:
+        result["skipped_reason"] = gate["reason"] or "this bundle holds no probe"
+        return result
+    raw = _decoded(answer, errors)
+    if raw is None:
+        result["skipped_reason"] = "the probe's result cannot be read"
+        return result
+    return build(raw, result, _topology(evidence), _in_guest(evidence))
+
+
+def _empty() -> dict[str, Any]:
+    result: dict[str, Any] = dict.fromkeys(("ran", "skipped_reason", "gate", "cuda", "all_at_once", "collective", "seconds", "verdicts", "complete"))
+    result.update(ran=False, devices={}, pairs={}, loopback={}, many_to_one={}, events=[], stages={}, explanations=[], hung=None)
+    result.update((name, []) for name in LISTS)
+    return result
+
+
+def idle_gate(evidence: Evidence, errors: Errors) -> dict[str, Any]:
+    """Whether anything works on the GPUs: ``{busy, reason, processes, gpus}``; busy None where nvidia-smi does not say."""
+    apps, gpus = evidence.run(APPS_COMMAND, GATE_SECONDS), evidence.run(GPUS_COMMAND, GATE_SECONDS)
+    gate: dict[str, Any] = {"busy": None, "reason": None, "processes": [], "gpus": []}
+    for answer in (apps, gpus):
+        if not answer.ok or answer.rc:
+            errors.unanswered(answer)
+            said = (answer.text or answer.error_text).strip().splitlines()
+            gate["reason"] = "nothing says whether the GPUs are idle: nvidia-smi %s" % (
+                answer.reason or answer.status if not answer.ok else "exit status %s%s" % (answer.rc, ": " + said[0] if said else "")
+            )
+            return gate
+    for line in apps.text.splitlines():
+        cells = [cell.strip() for cell in line.rsplit(",", 1)]
+        if len(cells) == 2 and "," in cells[0]:
+            pid, name = cells[0].split(",", 1)
+            gate["processes"].append({"pid": probe_causes.number(pid), "name": name.strip(), "memory_mib": probe_causes.number(cells[1])})
+    for line in gpus.text.splitlines():
+        cells = [cell.strip() for cell in line.split(",")]
+        if len(cells) == 4:
+            gate["gpus"].append({
+                "pci_address": probe_causes.normal_address(cells[0]),
+                "memory_used_mib": probe_causes.number(cells[1]),
+                "utilization_percent": probe_causes.number(cells[2]),
+                "mig": {"Enabled": True, "Disabled": False}.get(cells[3]),
+            })  # fmt: skip
+    gate["reason"] = _why_busy(gate)
+    gate["busy"] = gate["reason"] is not None
+    return gate
+
+
+def _why_busy(gate: dict[str, Any]) -> str | None:
+    if gate["processes"]:
+        first = gate["processes"][0]
+        more = " and %d more" % (len(gate["processes"]) - 1) if len(gate["processes"]) > 1 else ""
+        return "the GPUs are in use by %s (pid %s)%s" % (first["name"], first["pid"] and int(first["pid"]), more)
+    for gpu in gate["gpus"]:
+        if (gpu["memory_used_mib"] or 0) > BUSY_MEMORY_MIB:  # a container does not see the processes of others
+            return "GPU %s has %d MiB in use" % (gpu["pci_address"], gpu["memory_used_mib"])
+        if (gpu["utilization_percent"] or 0) > BUSY_UTILIZATION_PERCENT:
+            return "GPU %s is %d %% busy" % (gpu["pci_address"], gpu["utilization_percent"])
+    return None
+
+
+def _decoded(answer: Outcome, errors: Errors) -> dict[str, Any] | None:
+    if not answer.ok:
+        errors.unanswered(answer)
+        return None
+    try:
+        raw = json.loads(answer.text)
+    except ValueError as error:
+        errors.add("p2p_probe", "its result is not JSON: %s" % error)
+        return None
+    if not isinstance(raw, dict):
+        errors.add("p2p_probe", "its result is not a JSON object")
+        return None
+    return raw
+
+
+def _topology(evidence: Evidence) -> list[list[str]]:
+    """The cells of `nvidia-smi topo -m`, GPU rows and columns only; empty where there is none."""
+    answer = evidence.run(TOPOLOGY_COMMAND, GATE_SECONDS)
+    rows = [line.split() for line in answer.text.splitlines() if line.startswith("GPU")] if answer.ok else []
+    return [row[1 : len(rows) + 1] for row in rows]
+
+
+def _in_guest(evidence: Evidence) -> bool | None:
+    """x86's CPU flag `hypervisor`; None on other machines, where the flags have other names."""
+    text = evidence.read("/proc/cpuinfo").text
+    flags = next((line for line in text.splitlines() if line.startswith("flags")), None)
+    return None if flags is None else "hypervisor" in flags.split()
+
+
+def build(raw: dict[str, Any], result: dict[str, Any], topology: list[list[str]], in_guest: bool | None) -> dict[str, Any]:
+    """Facts from a raw result: copies what was measured, adds the verdicts and the lists."""
+    for name in ("devices", "pairs", "loopback", "many_to_one", "events", "stages"):
+        result[name] = raw.get(name) or result[name]
+    result["all_at_once"], result["seconds"] = raw.get("all_at_once"), raw.get("seconds")
+    result["cuda"] = _cuda(raw)
+    restricted = bool((raw.get("options") or {}).get("only_initialise"))
+    measured = any(pair.get("peer") or pair.get("error") for pair in result["pairs"].values()) or bool(result["loopback"])
+    result["ran"] = measured and not restricted
+    if restricted:
+        result["skipped_reason"] = (result["gate"] or {}).get("reason")
+    elif not result["ran"]:
+        result["skipped_reason"] = _why_not(result)
+    result["skipped_gpus"] = sorted(
+        "%s: %s" % (address, "MIG is on" if device.get("mig") else (device.get("error") or {}).get("name") or (device.get("error") or {}).get("kind"))
+        for address, device in result["devices"].items()
+        if device.get("error") or device.get("mig")
+    )
+    order = sorted(result["devices"], key=lambda address: result["devices"][address].get("cuda_index") or 0)
+    for name, pair in result["pairs"].items():
+        source, _, target = name.partition("->")
+        pair["source"], pair["target"] = source, target
+        pair["link"] = _cell(topology, order, source, target)
+        least = probe_verdict.least_bandwidth(pair["link"], result["devices"].get(source) or {}, result["devices"].get(target) or {}, in_guest)
+        pair["least_gb_s"], pair["least_basis"] = least["gb_s"], least["basis"]
+        pair.update(probe_verdict.judge(pair, least))
+    _lists(result, restricted)
+    return result
+
+
+def _why_not(result: dict[str, Any]) -> str:
+    cuda = result["cuda"] or {}
+    if not cuda.get("initialised"):
+        return "CUDA does not initialise"
+    if not result["devices"]:
+        return "CUDA shows no GPU"
+    failed = next((event for event in result["events"]), None)
+    if failed:
+        return "stopped in the stage '%s': %s" % (failed["stage"], failed["kind"])
+    return "no GPU could be used"
+
+
+def _cuda(raw: dict[str, Any]) -> dict[str, Any]:
+    """``{initialised, result_code, result_name, hung, library, library_error, seconds, driver_version, causes, detail}``."""
+    found = raw.get("cuda") or {}
+    event = next((event for event in raw.get("events") or () if event["stage"] in ("start", "load libcuda.so.1", "cuInit")), None)
+    error = found.get("error") or {}
+    cuda = {name: found.get(name) for name in ("initialised", "library", "library_error", "seconds", "driver_version")}
+    cuda.update(result_code=error.get("code"), result_name=error.get("name"), function=error.get("function"), hung=False, detail=None)
+    cuda["causes"] = probe_causes.of_code(error.get("code"))
+    if found.get("library_error"):
+        cuda["causes"] = list(probe_causes.MISSING_LIBRARY_CAUSES)
+    if found.get("initialised") and not error:
+        cuda.update(result_code=0, result_name="CUDA_SUCCESS")
+    if event is not None:
+        hung = event["kind"] in ("hung", "left_behind", "out_of_time")
+        cuda.update(initialised=False, hung=hung, detail=event["detail"], seconds=event["seconds"])
+        cuda["result_name"] = "no answer within %g s" % event["seconds"] if hung else event["detail"]
+        cuda["causes"] = list(probe_causes.HANG_CAUSES) if hung else []
+    return cuda
+
+
+def _cell(topology: list[list[str]], order: list[str], source: str, target: str) -> str | None:
+    if source not in order or target not in order or len(topology) != len(order):
+        return None
+    row = topology[order.index(source)]
+    at = order.index(target)
+    return row[at] if at < len(row) else None
+
+
+def _lists(result: dict[str, Any], restricted: bool) -> None:
+    named = {
+        "not_granted": "not_granted_pairs",
+        "not_usable": "unusable_pairs",
+        "not_delivered": "undelivered_pairs",
+        "staged": "staged_pairs",
+        "slow": "slow_pairs",
+        "hung": "hung_pairs",
+        "error": "unmeasured_pairs",
+        "unknown": "unmeasured_pairs",
+    }
+    pairs = result["pairs"]
+    for name, pair in sorted(pairs.items()):
+        where = named.get(pair["verdict"])
+        if where and not (restricted and where == "unmeasured_pairs"):
+            result[where].append(name)
+            result["explanations"].append("%s: %s" % (name, pair["reason"]))
+        if any((found or {}).get("writer_sees_it") for found in (pair.get("delivered") or {}).values()):
+            result["mirrored_pairs"].append(name)
+        if (pair.get("control_delivered") or {}).get("status") in ("corrupt", "error"):
+            result["wrong_control_pairs"].append(name)
+        latency = probe_verdict.median(pair.get("latency_us"), "copy_12k_back_to_back")
+        if pair["verdict"] in ("ok", "slow") and latency is not None and latency > probe_verdict.HIGH_LATENCY_US:
+            result["high_latency_pairs"].append("%s (%.3g us)" % (name, latency))
+        back = pairs.get("%s->%s" % (pair["target"], pair["source"]))
+        if back and pair["verdict"] != "ok" and back.get("verdict", "ok") == "ok":
+            result["one_way_pairs"].append(name)
+    counts: dict[str, int] = {}
+    for pair in pairs.values():
+        counts[pair["verdict"]] = counts.get(pair["verdict"], 0) + 1
+    result["verdicts"] = {"pairs": len(pairs), **counts}
+    result["complete"] = bool(pairs) and counts.get("unknown", 0) + counts.get("error", 0) == 0
+    _load(result)
+
+
+def _load(result: dict[str, Any]) -> None:
+    pairs = result["pairs"]
+    rates = {name: probe_verdict.median(pair.get("bandwidth_gb_s"), "copy_alone", "copy") for name, pair in pairs.items()}
+    for target, found in sorted(result["many_to_one"].items()):
+        result["corrupt_under_load"] += found.get("corrupt_pairs") or []
+        best = max((rate for name, rate in rates.items() if rate and name.endswith("->" + target)), default=None)
+        total = probe_verdict.median(found, "bandwidth_gb_s")
+        if best and total is not None and total < probe_verdict.MANY_TO_ONE_SHARE * best:
+            result["collapsed_under_load"].append("all others to %s: %.3g GB/s together, one alone %.3g" % (target, total, best))
+    every = result["all_at_once"] or {}
+    result["corrupt_under_load"] = sorted(set(result["corrupt_under_load"]) | set(every.get("corrupt_pairs") or []))
+    known = sorted(rate for rate in rates.values() if rate)
+    total = probe_verdict.median(every, "bandwidth_gb_s")
+    gpus = len({pair["source"] for pair in pairs.values()})
+    if known and total is not None and gpus > 2 and total < probe_verdict.ALL_AT_ONCE_SHARE * gpus * known[len(known) // 2]:
+        result["collapsed_under_load"].append(
+            "all pairs at once: %.3g GB/s together, one pair alone %.3g" % (total, known[len(known) // 2])
+        )
