@@ -21,7 +21,7 @@ from ansible.template import is_trusted_as_template, trust_as_template
 
 from . import causes, expressions, unknowns, waivers
 from .checks import Check
-from .evaluator import EvaluationError, Evaluator
+from .evaluator import Asked, EvaluationError, Evaluator
 
 PASS, FAIL, UNKNOWN, SKIP, WAIVED, ERROR = "pass", "fail", "unknown", "skip", "waived", "error"
 STATUSES = (PASS, FAIL, UNKNOWN, SKIP, WAIVED, ERROR)
@@ -42,7 +42,11 @@ def evaluate(
     checks: Iterable[Check], variables: dict[str, Any], evaluator: Evaluator, waived: Iterable[waivers.Waiver] = ()
 ) -> list[dict[str, Any]]:
     """One result for each check, in order, with waivers applied and causes filled in. Nothing that a check does wrong stops the others."""
-    results = [_Judge(check, variables, evaluator).result() for check in checks]
+    asked = Asked(evaluator)
+    judges = [_Judge(check, variables, asked) for check in checks]
+    asked.ahead(condition for judge in judges for condition in judge.when())
+    asked.ahead(condition for judge in judges for condition in judge.that())
+    results = [judge.result() for judge in judges]
     waivers.apply(waived, results)
     causes.fill_in(results)
     return results
@@ -57,10 +61,28 @@ class _Unknown(Exception):
 class _Judge:
     """One check on one host."""
 
-    def __init__(self, check: Check, variables: dict[str, Any], evaluator: Evaluator) -> None:
+    def __init__(self, check: Check, variables: dict[str, Any], evaluator: Asked) -> None:
         self._check = check
         self._variables = variables
         self._evaluator = evaluator
+
+    def when(self) -> list[Any]:
+        """The conditions of `when` that can be asked as they stand."""
+        return self._plain(self._check.when)
+
+    def that(self) -> list[Any]:
+        """Those of `that`, if the check applies and what it needs is known."""
+        whens = self._plain(self._check.when)
+        if len(whens) < sum(not isinstance(condition, bool) for condition in self._check.when):
+            return []
+        try:
+            applies = all(self._evaluator.condition(condition) for condition in whens) and False not in self._check.when
+        except EvaluationError:
+            return []
+        return self._plain(self._check.that) if applies and not any(self._lacks(path) for path in self._check.needs) else []
+
+    def _plain(self, conditions: Iterable[Any]) -> list[Any]:
+        return [condition for condition in conditions if not isinstance(condition, bool) and not self._nulls(expressions.reads(str(condition)).paths)]
 
     def result(self) -> dict[str, Any]:
         check = self._check

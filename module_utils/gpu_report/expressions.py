@@ -16,6 +16,16 @@ from jinja2 import meta, nodes
 ROOTS = ("host", "expected")
 NAMES = frozenset((*ROOTS, "inventory_hostname"))
 _ENVIRONMENT = jinja2.Environment()  # noqa: S701  used to read expressions, never to render one
+
+
+class _AnyName(dict[str, Any]):
+    """Ansible's filters and tests are not known here; whether one exists is for the evaluation to say."""
+
+    def get(self, key: str, default: Any = None) -> Any:
+        return super().get(key, str)
+
+
+_ENVIRONMENT.filters, _ENVIRONMENT.tests = _AnyName(_ENVIRONMENT.filters), _AnyName(_ENVIRONMENT.tests)
 _GUARDING_TESTS = {"none", "defined", "undefined", "mapping", "sequence", "string", "number", "boolean", "integer", "float", "true", "false"}
 _GUARDING_FILTERS = {"default", "d"}
 
