@@ -4,6 +4,7 @@
 Each host is a model (scripts/recorded_hosts/); the real readers gather its facts through a recorder, and what they asked
 for becomes the bundle. So after a reader asks for something new, run this again: `make fixtures`.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -23,6 +24,7 @@ if str(ROOT / "module_utils") not in ansible.module_utils.__path__:
 
 from ansible.module_utils.gpu_host import bundle
 from ansible.module_utils.gpu_host.gather import gather
+from ansible.module_utils.gpu_host.proxmox import gather_host
 from recorded_hosts.hosts import all_hosts
 from recorded_hosts.tree import TAKEN_AT, HostModel
 
@@ -31,11 +33,13 @@ def record(model: HostModel, reconstructed: bool = True) -> str:
     """The bundle's text: what the readers ask for, and what else the model holds, so that fallbacks find their answer too."""
     recorder = bundle.RecordingEvidence(model)
     gather(recorder)
+    if model.list("/etc/pve").ok:
+        gather_host(recorder)
     for path in model.all_paths():
         recorder.read(path)
     for argv in model.all_commands():
         recorder.run(argv)
-    records = sorted(recorder.records, key=lambda item: (next(key for key in ("read", "list", "run") if key in item), str(list(item.values())[0])))
+    records = sorted(recorder.records, key=lambda item: (next(key for key in ("read", "list", "run") if key in item), str(next(iter(item.values())))))
     manifest = {"host": model.name, "captured_at": TAKEN_AT, "uid": model.uid, "tool": "scripts/make_recorded_hosts.py", "note": model.note}
     if reconstructed:
         manifest["reconstructed"] = True

@@ -18,10 +18,12 @@ import base64
 import gzip
 import json
 import zlib
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
-from typing import Any, Iterable, Sequence
+from typing import Any
 
-from .evidence import NOT_CAPTURED, READ_LIMIT_BYTES, Entry, Evidence, Listing, Outcome, Reading
+from . import secrets
+from .evidence import NOT_CAPTURED, OK, READ_LIMIT_BYTES, Entry, Evidence, Listing, Outcome, Reading
 
 FORMAT = 1
 SIZE_LIMIT_BYTES = 512 * 1024 * 1024
@@ -36,12 +38,19 @@ class RecordingEvidence(Evidence):
 
     def __init__(self, source: Evidence) -> None:
         self._source = source
-        self.records: list[dict[str, Any]] = []
-        self._seen: set[tuple[str, ...]] = set()
+        self._kept: dict[tuple[str, ...], dict[str, Any]] = {}
+        self._sizes: dict[str, int] = {}
+
+    @property
+    def records(self) -> list[dict[str, Any]]:
+        return list(self._kept.values())
 
     def read(self, path: str, limit: int = READ_LIMIT_BYTES) -> Reading:
         reading = self._source.read(path, limit)
-        self._keep(("read", path), encode_reading(reading))
+        size = len(reading.data or b"")
+        if size > self._sizes.get(path, -1):  # of two readings with different limits, the longer one serves both
+            self._sizes[path] = size
+            self._kept[("read", path)] = encode_reading(reading)
         return reading
 
     def list(self, path: str) -> Listing:
@@ -57,13 +66,14 @@ class RecordingEvidence(Evidence):
         self._keep(("run", *argv), encode_outcome(outcome))
         return outcome
 
+    def abandon(self) -> None:
+        self._source.abandon()
+
     def now(self) -> float:
         return self._source.now()
 
     def _keep(self, key: tuple[str, ...], record: dict[str, Any]) -> None:
-        if key not in self._seen:
-            self._seen.add(key)
-            self.records.append(record)
+        self._kept.setdefault(key, record)
 
 
 class BundleEvidence(Evidence):
@@ -146,6 +156,8 @@ def parse(data: bytes, path: str = "bundle") -> BundleEvidence:
         raise BundleError(
             "%s line 1: not a bundle manifest of format %d (found %r). Capture it again with capture.yml." % (path, FORMAT, manifest.get("bundle"))
         )
+    if not isinstance(manifest.get("captured_at", 0.0), (int, float)):
+        raise BundleError("%s line 1: captured_at is no number of seconds: %r." % (path, manifest["captured_at"]))
     bundle = BundleEvidence(manifest, ())
     for number, line in enumerate(lines[1:], start=2):
         if not line.strip():
@@ -159,9 +171,9 @@ def parse(data: bytes, path: str = "bundle") -> BundleEvidence:
 
 
 def dump(manifest: dict[str, Any], records: Iterable[dict[str, Any]]) -> str:
-    """The text of a bundle file."""
-    lines = [json.dumps({"bundle": FORMAT, **manifest}, ensure_ascii=False)]
-    lines += [json.dumps(record, ensure_ascii=False) for record in records]
+    """The text of a bundle file: ASCII, so that file names in any encoding survive."""
+    lines = [json.dumps({"bundle": FORMAT, **manifest})]
+    lines += [json.dumps(record) for record in records]
     return "\n".join(lines) + "\n"
 
 
@@ -202,7 +214,7 @@ def _encode_bytes(data: bytes, name: str) -> dict[str, str]:
 def _decode_bytes(record: dict[str, Any], name: str) -> bytes | None:
     encoded = record.get("base64" if name == "text" else name + "_base64")
     if encoded is not None:
-        return base64.b64decode(encoded)
+        return base64.b64decode(encoded, validate=True)
     text = record.get(name)
     return None if text is None else text.encode("utf-8", "surrogatepass")
 
@@ -219,7 +231,12 @@ def encode_reading(reading: Reading) -> dict[str, Any]:
 
 
 def _decode_reading(record: dict[str, Any]) -> Reading:
-    return Reading(record["read"], record["status"], _decode_bytes(record, "text"), bool(record.get("truncated")), record.get("reason", ""))
+    path, data = str(record["read"]), _decode_bytes(record, "text")
+    if record["status"] == OK and data is None:
+        raise ValueError("status ok without content")
+    # Masked when it was captured; a bundle from another hand may not be.
+    data = None if data is None else secrets.redact_file(path, data)
+    return Reading(path, str(record["status"]), data, bool(record.get("truncated")), str(record.get("reason", "")))
 
 
 def encode_listing(listing: Listing) -> dict[str, Any]:
@@ -245,8 +262,8 @@ def _decode_outcome(record: dict[str, Any]) -> Outcome:
         tuple(record["run"]),
         record["status"],
         rc=record.get("rc"),
-        stdout=_decode_bytes(record, "stdout") or b"",
-        stderr=_decode_bytes(record, "stderr") or b"",
+        stdout=secrets.redact_text(_decode_bytes(record, "stdout") or b""),
+        stderr=secrets.redact_text(_decode_bytes(record, "stderr") or b""),
         seconds=float(record.get("seconds") or 0.0),
         truncated=bool(record.get("truncated")),
         reason=record.get("reason", ""),

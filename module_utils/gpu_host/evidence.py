@@ -5,6 +5,7 @@ them apart. No call ever raises for what it finds: the status of the answer says
 """
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import shutil
@@ -13,8 +14,9 @@ import stat
 import subprocess
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import IO, Sequence
+from typing import IO
 
 from . import secrets
 
@@ -127,6 +129,9 @@ class Evidence:
     def run(self, argv: Sequence[str], timeout: float = 30.0) -> Outcome:
         raise NotImplementedError
 
+    def abandon(self) -> None:
+        """End every command that was started and whose result nobody collected."""
+
     def now(self) -> float:
         """Seconds since the epoch, on the host, when the evidence was taken."""
         raise NotImplementedError
@@ -145,7 +150,7 @@ class LiveEvidence(Evidence):
 
     def __init__(self, root: str = "/") -> None:
         self._root = root.rstrip("/")
-        self._running: dict[tuple[str, ...], _Child] = {}
+        self._running: dict[tuple[str, ...], _Child | Outcome] = {}
 
     def read(self, path: str, limit: int = READ_LIMIT_BYTES) -> Reading:
         try:
@@ -171,8 +176,9 @@ class LiveEvidence(Evidence):
         full = self._root + path
         try:
             names = sorted(os.listdir(full))
-        except OSError as error:
-            return Listing(path, _status_of(error), reason=error.strerror or str(error))
+        except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+            status = _status_of(error) if isinstance(error, OSError) else FAILED
+            return Listing(path, status, reason=getattr(error, "strerror", None) or str(error))
         entries = {}
         for name in names:
             try:
@@ -184,17 +190,19 @@ class LiveEvidence(Evidence):
     def start(self, argv: Sequence[str], timeout: float = 30.0) -> None:
         key = tuple(argv)
         if key not in self._running:
-            child = _Child.begin(key, timeout)
-            if child is not None:
-                self._running[key] = child
+            self._running[key] = _Child.begin(key, timeout)
 
     def run(self, argv: Sequence[str], timeout: float = 30.0) -> Outcome:
         key = tuple(argv)
         self.start(key, timeout)
-        child = self._running.pop(key, None)
-        if child is None:
-            return Outcome(key, ABSENT, reason="no program %s on the search path" % key[0])
-        return child.finish()
+        child = self._running.pop(key)
+        return child if isinstance(child, Outcome) else child.finish()
+
+    def abandon(self) -> None:
+        for child in self._running.values():
+            if isinstance(child, _Child):
+                child.end()
+        self._running.clear()
 
     def now(self) -> float:
         return time.time()
@@ -250,23 +258,31 @@ class _Child:
         self._began = time.monotonic()
 
     @classmethod
-    def begin(cls, argv: tuple[str, ...], timeout: float) -> _Child | None:
-        path = os.environ.get("PATH", "") + ":" + SYSTEM_PATH
+    def begin(cls, argv: tuple[str, ...], timeout: float) -> _Child | Outcome:
+        """The running child, or the outcome that there is none."""
+        path = _search_path()
         program = shutil.which(argv[0], path=path)
         if program is None:
-            return None
-        out, err = tempfile.TemporaryFile(), tempfile.TemporaryFile()
+            return Outcome(argv, ABSENT, reason="no program %s on the search path" % argv[0])
+        out, err = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115 finish() or end() closes them
         environment = dict(os.environ, LC_ALL="C", LANGUAGE="", PATH=path)
-        process = subprocess.Popen(
-            [program, *argv[1:]],
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=err,
-            env=environment,
-            cwd="/",
-            start_new_session=True,
-            preexec_fn=_limit_file_size,
-        )
+        try:
+            process = subprocess.Popen(
+                [program, *argv[1:]],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                env=environment,
+                cwd="/",
+                start_new_session=True,
+                preexec_fn=_limit_file_size,  # noqa: PLW1509 one system call, and no thread of ours holds a lock
+            )
+        except (OSError, ValueError, subprocess.SubprocessError) as error:  # not for this processor, too long, no more processes
+            out.close()
+            err.close()
+            status = _status_of(error) if isinstance(error, OSError) else FAILED
+            reason = "%s cannot be run: %s" % (program, getattr(error, "strerror", None) or error)
+            return Outcome(argv, DENIED if status == DENIED else FAILED, reason=reason)
         return cls(argv, process, out, err, timeout)
 
     def finish(self) -> Outcome:
@@ -288,17 +304,27 @@ class _Child:
             reason=reason,
         )
 
+    def end(self) -> None:
+        """Kill the child and forget its output."""
+        self._kill()
+        self._out.close()
+        self._err.close()
+
     def _kill(self) -> tuple[str, str]:
         pid = self._process.pid
-        try:
+        with contextlib.suppress(OSError):  # gone already, or another user's by setuid
             os.killpg(pid, signal.SIGKILL)
-        except OSError:
-            self._process.kill()
         try:
             self._process.wait(KILL_GRACE_SECONDS)
         except subprocess.TimeoutExpired:
             return HUNG, "pid %d ignores SIGKILL after %g s; %s" % (pid, self._timeout, describe_stuck(pid))
         return TIMEOUT, "no answer within %g s" % self._timeout
+
+
+def _search_path() -> str:
+    """PATH and where administrators' programs are. Nothing relative: the working directory must not decide what runs."""
+    named = [directory for directory in os.environ.get("PATH", "").split(":") if directory.startswith("/")]
+    return ":".join([*named, SYSTEM_PATH])
 
 
 def _limit_file_size() -> None:

@@ -68,6 +68,7 @@ def gather(evidence: Evidence, subset: Sequence[str] = ("all",)) -> dict[str, An
         facts[name] = _isolated(name, reader.gather, entries, evidence)
     from . import joined  # after the subjects: it reads their facts
 
+    evidence.abandon()
     facts["joined"] = _isolated("joined", joined.join, entries, facts)
     manifest = getattr(evidence, "manifest", None)
     facts["evidence"] = {

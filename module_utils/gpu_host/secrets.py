@@ -1,6 +1,7 @@
 """What must not leave a host: secrets in environments, command lines and logs, replaced before anyone sees them.
 
-Applied by the evidence layer itself, live and recorded alike, so facts, bundles and reports never hold them.
+Applied by the evidence layer itself, live and recorded alike, so facts, bundles and reports never hold them. Masking what
+is masked already changes nothing.
 """
 from __future__ import annotations
 
@@ -14,24 +15,45 @@ _ALLOWED_ENVIRONMENT = re.compile(
     rb"|HF_HOME|HF_HUB_\w*|HF_ENDPOINT|TRANSFORMERS_CACHE|TRANSFORMERS_OFFLINE|XDG_CACHE_HOME|HOME|PATH|LD_LIBRARY_PATH|LD_PRELOAD"
     rb"|MAX_JOBS|PYTHONUNBUFFERED|PYTHONPATH|VIRTUAL_ENV|RANK|WORLD_SIZE|LOCAL_RANK|MASTER_ADDR|MASTER_PORT|INVOCATION_ID|container"
 )
-_SECRET_WORD = rb"(?:api[-_]?keys?|tokens?|secrets?|passw(?:or)?ds?|passwd|credentials?|private[-_]?keys?|access[-_]?keys?)"
+# Of the allowed ones, those that may hold a secret after all. Strict: a setting lost is better than a key shown.
+_SECRET_ENVIRONMENT = re.compile(rb"(?i)token|key|secret|passw|passphrase|credential|cookie|(?:^|_)auth")
+
+_SECRET_WORD = (
+    rb"(?:api[-_]?keys?|tokens?|secrets?|passw(?:or)?ds?|passwd|passphrase|credentials?|private[-_]?keys?|access[-_]?keys?|auth[-_]?keys?|secret[-_]?keys?)"
+)
 _SECRET_NAME = re.compile(rb"(?i)(?:^|[-_.])" + _SECRET_WORD + rb"(?:$|[-_.])")
 # Names with a secret word that hold a number or a path, not a secret: --max-tokens 5, --tokenizer-path X.
-_HARMLESS_NAME = re.compile(rb"(?i)max[-_].*tokens?$|tokens?[-_](?:limit|count|num\w*|usage|per[-_]\w+|budget)|num[-_].*tokens?|tokenizer|[-_]tokens?[-_]?(?:size|len\w*|ratio|threshold)|chunked|prefill|batch")
-
-_TEXT_RULES = (
-    # --api-key VALUE, --api-key=VALUE, api_key='VALUE', "hf_token": "VALUE", HF_TOKEN=VALUE
-    re.compile(
-        rb"(?i)(?P<keep>(?<![A-Za-z0-9])(?P<name>(?:--?)?[A-Za-z0-9_.-]{0,40}?" + _SECRET_WORD + rb")(?![A-Za-z])['\"]?(?:\s*[=:]\s*|\s+(?=[^-\s=:])))(?P<quote>['\"]?)(?P<value>[^\s'\",;)}\]]{4,})"
-    ),
-    re.compile(rb"(?P<keep>(?i:bearer)\s+)(?P<value>[A-Za-z0-9._~+/=-]{8,})"),
-    re.compile(rb"(?P<keep>)(?P<value>\b(?:hf_[A-Za-z0-9]{16,}|sk-[A-Za-z0-9_-]{16,}|gh[pousr]_[A-Za-z0-9]{20,}|xox[abp]-[A-Za-z0-9-]{10,}|AKIA[A-Z0-9]{16})\b)"),
-    re.compile(rb"(?P<keep>\b[a-z][a-z0-9+.-]*://[^\s/:@]+:)(?P<value>[^\s/@]+)(?=@)"),
+_HARMLESS_NAME = re.compile(
+    rb"(?i)max[-_].*tokens?$|tokens?[-_](?:limit|count|num\w*|usage|per[-_]\w+|budget)|num[-_].*tokens?|tokenizer"
+    rb"|[-_]tokens?[-_]?(?:size|len\w*|ratio|threshold|id|ids)$|chunked|prefill|batch|total[-_]?(?:num[-_])?tokens?$"
 )
-# Proxmox's cloud-init password of a VM, a hash.
-_CLOUD_INIT_PASSWORD = re.compile(rb"(?m)^(cipassword:[ \t]*)\S.*$")
+# Values that are no secret, whatever the name says; a bare number after a word for tokens is a count.
+_NO_SECRET = re.compile(rb"(?i)none|null|true|false|\*+|\.\.\.|n/a")
+_COUNT = re.compile(rb"\d+(?:\.\d+)?[%kKmM]?")
+
+# A value: a list, a quoted text with escapes, or the characters up to the next separator.
+_VALUE = rb"(?P<value>\[[^\]]*\]?|\"(?:[^\"\\]|\\.)*\"?|'(?:[^'\\]|\\.)*'?|[^\s'\",;)}\]]+)"
+_NAME = rb"(?<![A-Za-z0-9_.-])(?P<name>%s[A-Za-z0-9_.-]{0,60}?" + _SECRET_WORD + rb"(?:[-_.][A-Za-z0-9_.-]{0,30})?)(?![A-Za-z0-9_])"
+_TEXT_RULES = (
+    # api_key='VALUE', "hf_token": "VALUE", HF_TOKEN=VALUE, X-API-Key: VALUE, --api-key=VALUE
+    re.compile(rb"(?i)(?P<keep>" + _NAME % rb"-{0,2}" + rb"\\?['\"]?\s*[=:]\s*\\?)" + _VALUE),
+    # --api-key VALUE: only a flag is followed by its value without a sign between ("token usage: 0.02" is a log line)
+    re.compile(rb"(?i)(?P<keep>" + _NAME % rb"--?" + rb"['\"]?,?\s+)(?!-)" + _VALUE),
+    re.compile(rb"(?i)(?P<keep>\b(?:bearer|basic)\s+)(?P<value>[A-Za-z0-9._~+/=-]{8,})"),
+    re.compile(
+        rb"(?P<keep>)(?P<value>(?<![A-Za-z0-9])(?:hf_[A-Za-z0-9]{16,}|sk-[A-Za-z0-9_-]{16,}|nvapi-[A-Za-z0-9_-]{16,}|glpat-[A-Za-z0-9_-]{16,}"
+        rb"|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_[A-Za-z0-9_]{20,}|xox[abp]-[A-Za-z0-9-]{10,}|AKIA[A-Z0-9]{16}"
+        rb"|eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]*))"
+    ),
+    re.compile(rb"(?P<keep>\b[A-Za-z][A-Za-z0-9+.-]*://[^\s/:@]*:)(?P<value>[^\s/@]+)(?=@)"),
+)
+_PRIVATE_KEY = re.compile(rb"(-----BEGIN [A-Z ]*PRIVATE KEY-----).*?(-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL)
 # A cheap test first: most lines of most files hold none of these words, and a kernel log has many lines.
-_MAY_HOLD_SECRET = re.compile(rb"(?i)key|token|secret|passw|credential|bearer|hf_|sk-|gh[pousr]_|xox|AKIA|://")
+_SIGNS = (
+    *(b"key", b"token", b"secret", b"passw", b"passphrase", b"credential", b"bearer", b"basic ", b"://"),
+    *(b"hf_", b"sk-", b"nvapi-", b"glpat-", b"ghp_", b"gho_", b"ghu_", b"ghs_", b"ghr_", b"github_pat_", b"xox", b"akia", b"eyj"),
+)
+
 
 
 def redact_file(path: str, data: bytes) -> bytes:
@@ -40,8 +62,6 @@ def redact_file(path: str, data: bytes) -> bytes:
         return redact_environment(data)
     if path.startswith("/proc/") and path.endswith("/cmdline") and path != "/proc/cmdline":
         return b"\0".join(redact_arguments(data.split(b"\0")))
-    if path.startswith("/etc/pve/"):
-        return redact_text(_CLOUD_INIT_PASSWORD.sub(rb"\1" + MASK, data))
     if path.startswith("/sys/"):
         return data  # binary registers and numbers; nothing in sysfs is a secret
     return redact_text(data)
@@ -52,7 +72,8 @@ def redact_environment(data: bytes) -> bytes:
     kept = []
     for item in data.split(b"\0"):
         name, _sep, value = item.partition(b"=")
-        if _ALLOWED_ENVIRONMENT.fullmatch(name) and not is_secret_name(name):
+        secret = _SECRET_ENVIRONMENT.search(name) and not _HARMLESS_NAME.search(name)
+        if _ALLOWED_ENVIRONMENT.fullmatch(name) and not secret:
             kept.append(name + b"=" + redact_text(value))
     return b"\0".join(kept)
 
@@ -63,18 +84,22 @@ def is_secret_name(name: bytes) -> bool:
 
 
 def redact_arguments(arguments: list[bytes]) -> list[bytes]:
-    """A command line with the value of each secret-looking flag masked, whether joined by `=` or the next word."""
+    """A command line with the value of each secret-looking flag masked, whether joined by `=` or the next word.
+
+    --api-key may be followed by several keys: there every word up to the next flag is masked.
+    """
     result = []
-    mask_next = False
+    masking = several = False
     for argument in arguments:
-        if mask_next and not argument.startswith(b"--"):
-            result.append(MASK if argument else argument)
-            mask_next = False
+        if masking and argument and not argument.startswith(b"--"):
+            result.append(MASK)
+            masking = several
             continue
-        mask_next = False
+        masking = masking and not argument
         name, sep, _value = argument.partition(b"=")
-        if name.startswith(b"-") and is_secret_name(name.lstrip(b"-")):
-            mask_next = not sep
+        if name.startswith(b"-") and b" " not in name and is_secret_name(name.lstrip(b"-")):
+            masking = not sep
+            several = bool(re.search(rb"(?i)api[-_]?keys?$", name))
             result.append(name + sep + (MASK if sep else b""))
         else:
             result.append(redact_text(argument))
@@ -83,9 +108,16 @@ def redact_arguments(arguments: list[bytes]) -> list[bytes]:
 
 def redact_text(data: bytes) -> bytes:
     """Free text (a log, a unit file, a configuration) with what looks like a secret masked."""
-    if not _MAY_HOLD_SECRET.search(data):
+    if not _may_hold_secret(data):
         return data
-    return b"\n".join(_redact_line(line) if _MAY_HOLD_SECRET.search(line) else line for line in data.split(b"\n"))
+    if b"PRIVATE KEY-----" in data:
+        data = _PRIVATE_KEY.sub(rb"\1" + MASK + rb"\2", data)
+    return b"\n".join(_redact_line(line) if _may_hold_secret(line) else line for line in data.split(b"\n"))
+
+
+def _may_hold_secret(data: bytes) -> bool:
+    lowered = data.lower()
+    return any(sign in lowered for sign in _SIGNS)
 
 
 def _redact_line(line: bytes) -> bytes:
@@ -96,8 +128,11 @@ def _redact_line(line: bytes) -> bytes:
 
 def _masked(match: re.Match[bytes]) -> bytes:
     groups = match.groupdict()
-    name = groups.get("name") or b""
-    value = groups["value"]
-    if name and (_HARMLESS_NAME.search(name) or not is_secret_name(name) or re.fullmatch(rb"(?i)none|null|true|false|\d+(\.\d+)?|\*+", value)):
+    name, value = groups.get("name") or b"", groups["value"]
+    quote = value[:1] if value[:1] in (b"'", b'"', b"[") else b""
+    bare = value.strip(b"'\"[] ")
+    count = b"token" in name.lower() and _COUNT.fullmatch(bare)
+    if name and (not is_secret_name(name.lstrip(b"-")) or not bare or _NO_SECRET.fullmatch(bare) or count):
         return match.group(0)
-    return groups["keep"] + (groups.get("quote") or b"") + MASK
+    closing = {b"[": b"]"}.get(quote, quote)
+    return groups["keep"] + quote + MASK + (closing if value[-1:] == closing else b"")

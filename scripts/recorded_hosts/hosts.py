@@ -1,7 +1,9 @@
 """The recorded hosts: which machine each one is, put together from smi.py, pcie.py, linux.py and driver.py."""
+
 from __future__ import annotations
 
-from typing import Callable, Sequence
+from collections.abc import Sequence
+from typing import Callable
 
 from . import driver, linux, pcie, smi
 from .linux import Machine
@@ -14,11 +16,32 @@ CARDS = ((0x01, 0), (0x11, 0), (0x61, 0), (0x71, 0), (0x81, 1), (0x91, 1), (0xE1
 STORY = "public write-ups of one deployment (8x RTX PRO 6000 Blackwell Server Edition, EPYC 9335, Proxmox VE); the shapes of outputs follow drivers 580 and 595"
 
 
-def _card(address: str, root: str, path: Sequence[str], number: int, port_type: int = pcie.LEGACY_ENDPOINT, numa_node: int = -1,
-          group: int | None = None, driver_name: str | None = "nvidia", speed: int = 1) -> pcie.Device:
+def _card(
+    address: str,
+    root: str,
+    path: Sequence[str],
+    number: int,
+    port_type: int = pcie.LEGACY_ENDPOINT,
+    numa_node: int = -1,
+    group: int | None = None,
+    driver_name: str | None = "nvidia",
+    speed: int = 1,
+) -> pcie.Device:
     base = 0x20000000000 + number * 0x4000000000
     return pcie.Device(
-        address, NVIDIA, 0x2BB5, 0x030200, (NVIDIA, 0x204E), root, tuple(path), driver_name, numa_node, group, port_type, speed=speed, irq=480 + number,
+        address,
+        NVIDIA,
+        0x2BB5,
+        0x030200,
+        (NVIDIA, 0x204E),
+        root,
+        tuple(path),
+        driver_name,
+        numa_node,
+        group,
+        port_type,
+        speed=speed,
+        irq=480 + number,
         bars={0: (base + 0x2000000000, 64 * MIB, True), 2: (base, 128 * GIB, True), 4: (base + 0x2010000000, 32 * MIB, True)},
     )
 
@@ -34,11 +57,34 @@ def _epyc(model: HostModel, with_gpus: bool = True, visible_bytes: int = 4096, s
         pcie.add(model, pcie.Device(host, AMD, 0x153A, 0x060000, (AMD, 0x153A), root, numa_node=node, iommu_group=group, revision=0), visible_bytes)
         pcie.add(model, pcie.Device("0000:%02x:00.2" % top, AMD, 0x153B, 0x080600, (AMD, 0x153B), root, numa_node=node, revision=0), visible_bytes)
         if with_gpus:
-            pcie.add(model, pcie.Device(port, AMD, 0x153E, 0x060400, (AMD, 0x1453), root, (), "pcieport", node, group + 1, pcie.ROOT_PORT, speed=speed,
-                                        acs_control=pcie.ACS_NO_REDIRECT, buses=(top, bus, bus), revision=1, irq=40 + card), visible_bytes)
+            pcie.add(
+                model,
+                pcie.Device(
+                    port,
+                    AMD,
+                    0x153E,
+                    0x060400,
+                    (AMD, 0x1453),
+                    root,
+                    (),
+                    "pcieport",
+                    node,
+                    group + 1,
+                    pcie.ROOT_PORT,
+                    speed=speed,
+                    acs_control=pcie.ACS_NO_REDIRECT,
+                    buses=(top, bus, bus),
+                    revision=1,
+                    irq=40 + card,
+                ),
+                visible_bytes,
+            )
             pcie.add(model, _card(address, root, [port], card, numa_node=node, group=group + 2, speed=speed), visible_bytes)
-            log += ["pci %s: [10de:2bb5] type 00 class 0x030200 PCIe Legacy Endpoint" % address,
-                    "pci %s: BAR 2 [mem 0x%x-0x%x 64bit pref]" % (address, 0x20000000000 + card * 0x4000000000, 0x20000000000 + card * 0x4000000000 + 128 * GIB - 1)]
+            log += [
+                "pci %s: [10de:2bb5] type 00 class 0x030200 PCIe Legacy Endpoint" % address,
+                "pci %s: BAR 2 [mem 0x%x-0x%x 64bit pref]"
+                % (address, 0x20000000000 + card * 0x4000000000, 0x20000000000 + card * 0x4000000000 + 128 * GIB - 1),
+            ]
         for number in (group, group + 1, group + 2) if with_gpus else (group,):
             model.file("/sys/kernel/iommu_groups/%d/type" % number, "identity\n")
             model.directory("/sys/kernel/iommu_groups/%d/reserved_regions" % number)
@@ -46,11 +92,56 @@ def _epyc(model: HostModel, with_gpus: bool = True, visible_bytes: int = 4096, s
         group += 3
     # A network card and a disk, so that not everything on the bus is a GPU.
     root = "pci0000:a0"
-    pcie.add(model, pcie.Device("0000:a0:00.0", AMD, 0x153A, 0x060000, (AMD, 0x153A), root, numa_node=1, iommu_group=group, revision=0), visible_bytes)
-    pcie.add(model, pcie.Device("0000:a0:01.1", AMD, 0x153E, 0x060400, (AMD, 0x1453), root, (), "pcieport", 1, group + 1, pcie.ROOT_PORT, 4, 5, 4, 4,
-                                pcie.ACS_NO_REDIRECT, (0xA0, 0xA1, 0xA1), revision=1), visible_bytes)
-    pcie.add(model, pcie.Device("0000:a1:00.0", 0x144D, 0xA80A, 0x010802, (0x144D, 0xA801), root, ("0000:a0:01.1",), "nvme", 1, group + 2, pcie.ENDPOINT, 4, 4, 4, 4,
-                                bars={0: (0xF0000000, 16384, False)}, revision=0), visible_bytes)
+    pcie.add(
+        model, pcie.Device("0000:a0:00.0", AMD, 0x153A, 0x060000, (AMD, 0x153A), root, numa_node=1, iommu_group=group, revision=0), visible_bytes
+    )
+    pcie.add(
+        model,
+        pcie.Device(
+            "0000:a0:01.1",
+            AMD,
+            0x153E,
+            0x060400,
+            (AMD, 0x1453),
+            root,
+            (),
+            "pcieport",
+            1,
+            group + 1,
+            pcie.ROOT_PORT,
+            4,
+            5,
+            4,
+            4,
+            pcie.ACS_NO_REDIRECT,
+            (0xA0, 0xA1, 0xA1),
+            revision=1,
+        ),
+        visible_bytes,
+    )
+    pcie.add(
+        model,
+        pcie.Device(
+            "0000:a1:00.0",
+            0x144D,
+            0xA80A,
+            0x010802,
+            (0x144D, 0xA801),
+            root,
+            ("0000:a0:01.1",),
+            "nvme",
+            1,
+            group + 2,
+            pcie.ENDPOINT,
+            4,
+            4,
+            4,
+            4,
+            bars={0: (0xF0000000, 16384, False)},
+            revision=0,
+        ),
+        visible_bytes,
+    )
     for number in (group, group + 1, group + 2):
         model.file("/sys/kernel/iommu_groups/%d/type" % number, "identity\n")
     return log
@@ -64,7 +155,15 @@ def _proc_bus(model: HostModel) -> None:
         bound = [line[7:] for line in model.read("/sys/bus/pci/devices/%s/uevent" % address).text.splitlines() if line.startswith("DRIVER=")]
         _domain, bus, slot = address.split(":")
         devfn = int(slot.split(".")[0], 16) << 3 | int(slot.split(".")[1])
-        out += "%s%02x\t%s%s\t%x\t%s\t%s\n" % (bus, devfn, text["vendor"][2:], text["device"][2:], int(text["irq"] or 0), "\t".join(["%16x" % 0] * 14), "".join(bound))
+        out += "%s%02x\t%s%s\t%x\t%s\t%s\n" % (
+            bus,
+            devfn,
+            text["vendor"][2:],
+            text["device"][2:],
+            int(text["irq"] or 0),
+            "\t".join(["%16x" % 0] * 14),
+            "".join(bound),
+        )
     model.file("/proc/bus/pci/devices", out)
 
 
@@ -72,14 +171,23 @@ def _node_cells(nodes: Sequence[int]) -> list[list[str]]:
     return [["X" if a == b else "NODE" if nodes[a] == nodes[b] else "SYS" for b in range(len(nodes))] for a in range(len(nodes))]
 
 
-AMD_IOMMU = ("AMD-Vi: Using global IVHD EFR:0x246577efa2254afa, EFR2:0x0", "iommu: Default domain type: Passthrough (set via kernel command line)",
-             *["AMD-Vi: Found IOMMU cap 0x40" for _ in range(8)], "AMD-Vi: Interrupt remapping enabled", "AMD-Vi: Virtual APIC enabled")
+AMD_IOMMU = (
+    "AMD-Vi: Using global IVHD EFR:0x246577efa2254afa, EFR2:0x0",
+    "iommu: Default domain type: Passthrough (set via kernel command line)",
+    *["AMD-Vi: Found IOMMU cap 0x40" for _ in range(8)],
+    "AMD-Vi: Interrupt remapping enabled",
+    "AMD-Vi: Virtual APIC enabled",
+)
 NO_IOMMU = ("iommu: Default domain type: Translated", "iommu: DMA domain TLB invalidation policy: lazy mode")
 
 
 def bare_metal(uid: int = 0) -> HostModel:
     name = "unprivileged" if uid else "bare-metal"
-    model = HostModel(name, "Reconstructed from " + STORY + (". As an ordinary user sees it." if uid else ". The same machine run as bare metal, idle and healthy."), uid)
+    model = HostModel(
+        name,
+        "Reconstructed from " + STORY + (". As an ordinary user sees it." if uid else ". The same machine run as bare metal, idle and healthy."),
+        uid,
+    )
     machine = Machine()
     linux.install(model, machine)
     lines = _epyc(model, visible_bytes=64 if uid else 4096)
@@ -91,9 +199,15 @@ def bare_metal(uid: int = 0) -> HostModel:
     log = driver.kernel_log(machine, gpus, AMD_IOMMU, gpu_lines=lines)
     if uid:
         model.command("dmesg", rc=1, stderr="dmesg: read kernel buffer failed: Operation not permitted\n")
-        model.command("journalctl -k -b -o short-unix --no-pager -n 100000", "-- No entries --\n", rc=1, stderr=(
-            "Hint: You are currently not seeing messages from other users and the system.\n      Users in groups 'adm', 'systemd-journal' can see all messages.\n"
-            "      Pass -q to turn off this notice.\nNo journal files were opened due to insufficient permissions.\n"))
+        model.command(
+            "journalctl -k -b -o short-unix --no-pager -n 100000",
+            "-- No entries --\n",
+            rc=1,
+            stderr=(
+                "Hint: You are currently not seeing messages from other users and the system.\n      Users in groups 'adm', 'systemd-journal' can see all messages.\n"
+                "      Pass -q to turn off this notice.\nNo journal files were opened due to insufficient permissions.\n"
+            ),
+        )
         model.file("/var/log/kern.log", "", mode=0o640)
         model.command("tail -c 4194304 /var/log/kern.log", rc=1, stderr="tail: cannot open '/var/log/kern.log' for reading: Permission denied\n")
     else:
@@ -136,8 +250,11 @@ IDLE_WATTS = (80.97, 82.11, 83.40, 81.62, 84.19, 82.75, 85.03, 81.33)
 
 def lxc_story() -> HostModel:
     model = HostModel("lxc-story", "Reconstructed from " + STORY + ": state 2, the privileged LXC container on the Proxmox host, model loaded.")
-    machine = Machine(release="6.14.11-3-pve", cmdline="initrd=\\EFI\\proxmox\\6.14.11-3-pve\\initrd.img-6.14.11-3-pve root=ZFS=rpool/ROOT/pve-1 boot=zfs iommu=pt",
-                      container=True)
+    machine = Machine(
+        release="6.14.11-3-pve",
+        cmdline="initrd=\\EFI\\proxmox\\6.14.11-3-pve\\initrd.img-6.14.11-3-pve root=ZFS=rpool/ROOT/pve-1 boot=zfs iommu=pt",
+        container=True,
+    )
     linux.install(model, machine)
     lines = _epyc(model, speed=5)  # under load the links are up
     gpus = [smi.Gpu(i, "0000:%02x:00.0" % bus) for i, (bus, _node) in enumerate(CARDS)]
@@ -162,12 +279,29 @@ def _guest(name: str, note: str, machine: Machine, host_bridge: int, addresses: 
     for number, address in enumerate(addresses):
         port = "0000:00:%s" % ("1c.%d" % number if number < 4 else "1d.%d" % (number - 4))
         if root_ports:
-            pcie.add(model, pcie.Device(port, RED_HAT, 0x000C, 0x060400, (RED_HAT, 0), driver="pcieport", port_type=pcie.ROOT_PORT, speed=5, width=16,
-                                        acs_control=pcie.ACS_NO_REDIRECT, buses=(0, number + 1, number + 1), revision=0))
+            pcie.add(
+                model,
+                pcie.Device(
+                    port,
+                    RED_HAT,
+                    0x000C,
+                    0x060400,
+                    (RED_HAT, 0),
+                    driver="pcieport",
+                    port_type=pcie.ROOT_PORT,
+                    speed=5,
+                    width=16,
+                    acs_control=pcie.ACS_NO_REDIRECT,
+                    buses=(0, number + 1, number + 1),
+                    revision=0,
+                ),
+            )
         device = _card(address, "pci0000:00", [port] if root_ports else [], number, speed=5)
         pcie.add(model, device, 4096 if root_ports else 256)
         lines.append("pci %s: BAR 2 [mem 0x%x-0x%x 64bit pref]" % (address, device.bars[2][0], device.bars[2][0] + 128 * GIB - 1))
-        gpus.append(smi.Gpu(number, address, host_gen=5 if root_ports else None, virtualization="Pass-Through", link_gen=5, pstate="P0", power_w=71.2))
+        gpus.append(
+            smi.Gpu(number, address, host_gen=5 if root_ports else None, virtualization="Pass-Through", link_gen=5, pstate="P0", power_w=71.2)
+        )
     model.directory("/sys/class/iommu")
     model.directory("/sys/kernel/iommu_groups")
     if not root_ports:
@@ -182,23 +316,58 @@ def _guest(name: str, note: str, machine: Machine, host_bridge: int, addresses: 
 
 
 def _qemu(product: str, version: str) -> Machine:
-    return Machine(cmdline="BOOT_IMAGE=/vmlinuz-6.8.0-64-generic root=UUID=00000000-0000-4000-8000-00000000000b ro", cpus=64, numa_nodes=1, memory_gib=960,
-                   guest=True, vendor="QEMU", product=product, product_version=version, board="", bios_vendor="Proxmox distribution of EDK II", bios="4.2025.02-4")
+    return Machine(
+        cmdline="BOOT_IMAGE=/vmlinuz-6.8.0-64-generic root=UUID=00000000-0000-4000-8000-00000000000b ro",
+        cpus=64,
+        numa_nodes=1,
+        memory_gib=960,
+        guest=True,
+        vendor="QEMU",
+        product=product,
+        product_version=version,
+        board="",
+        bios_vendor="Proxmox distribution of EDK II",
+        bios="4.2025.02-4",
+    )
 
 
 def kvm_story() -> HostModel:
-    return _guest("kvm-story", "Reconstructed from " + STORY + ": state 1, the KVM guest on the legacy i440FX chipset, model loaded, no request running.",
-                  _qemu("Standard PC (i440FX + PIIX, 1996)", "pc-i440fx-9.2+pve1"), 0x1237,
-                  ["0000:00:%s.0" % slot for slot in ("10", "11", "18", "19", "1a", "1b", "1c", "1d")], False, "NS")
+    return _guest(
+        "kvm-story",
+        "Reconstructed from " + STORY + ": state 1, the KVM guest on the legacy i440FX chipset, model loaded, no request running.",
+        _qemu("Standard PC (i440FX + PIIX, 1996)", "pc-i440fx-9.2+pve1"),
+        0x1237,
+        ["0000:00:%s.0" % slot for slot in ("10", "11", "18", "19", "1a", "1b", "1c", "1d")],
+        False,
+        "NS",
+    )
 
 
 def kvm_q35() -> HostModel:
-    return _guest("kvm-q35", "Reconstructed from " + STORY + ": a guest of the same host with the Q35 chipset and PCI Express root ports, idle and healthy.",
-                  _qemu("Standard PC (Q35 + ICH9, 2009)", "pc-q35-9.2+pve1"), 0x29C0, ["0000:%02x:00.0" % n for n in range(1, 9)], True, "OK")
+    return _guest(
+        "kvm-q35",
+        "Reconstructed from " + STORY + ": a guest of the same host with the Q35 chipset and PCI Express root ports, idle and healthy.",
+        _qemu("Standard PC (Q35 + ICH9, 2009)", "pc-q35-9.2+pve1"),
+        0x29C0,
+        ["0000:%02x:00.0" % n for n in range(1, 9)],
+        True,
+        "OK",
+    )
 
 
 def all_hosts() -> dict[str, Callable[[], HostModel]]:
+    from .proxmox import pve_kvm, pve_lxc, pve_story
     from .recording import h200_x2
 
-    return {"bare-metal": bare_metal, "unprivileged": lambda: bare_metal(1000), "no-gpu": no_gpu, "lxc-story": lxc_story, "kvm-story": kvm_story,
-            "kvm-q35": kvm_q35, "h200-x2": h200_x2}
+    return {
+        "bare-metal": bare_metal,
+        "unprivileged": lambda: bare_metal(1000),
+        "no-gpu": no_gpu,
+        "lxc-story": lxc_story,
+        "kvm-story": kvm_story,
+        "kvm-q35": kvm_q35,
+        "h200-x2": h200_x2,
+        "pve-kvm": pve_kvm,
+        "pve-lxc": pve_lxc,
+        "pve-story": pve_story,
+    }

@@ -1,8 +1,9 @@
 """The operating system of a model: kernel, CPU, memory, services and packages of a healthy host."""
+
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Sequence
 
 from ansible.module_utils.gpu_host.evidence import OK, Outcome
 
@@ -64,13 +65,21 @@ def _cpuinfo(machine: Machine) -> str:
 
 def _limits() -> str:
     rows = [
-        ("Max cpu time", "unlimited", "unlimited", "seconds"), ("Max file size", "unlimited", "unlimited", "bytes"),
-        ("Max data size", "unlimited", "unlimited", "bytes"), ("Max stack size", "8388608", "unlimited", "bytes"),
-        ("Max core file size", "0", "unlimited", "bytes"), ("Max resident set", "unlimited", "unlimited", "bytes"),
-        ("Max processes", "6189021", "6189021", "processes"), ("Max open files", "1048576", "1048576", "files"),
-        ("Max locked memory", "unlimited", "unlimited", "bytes"), ("Max address space", "unlimited", "unlimited", "bytes"),
-        ("Max file locks", "unlimited", "unlimited", "locks"), ("Max pending signals", "6189021", "6189021", "signals"),
-        ("Max msgqueue size", "819200", "819200", "bytes"), ("Max nice priority", "0", "0", ""), ("Max realtime priority", "0", "0", ""),
+        ("Max cpu time", "unlimited", "unlimited", "seconds"),
+        ("Max file size", "unlimited", "unlimited", "bytes"),
+        ("Max data size", "unlimited", "unlimited", "bytes"),
+        ("Max stack size", "8388608", "unlimited", "bytes"),
+        ("Max core file size", "0", "unlimited", "bytes"),
+        ("Max resident set", "unlimited", "unlimited", "bytes"),
+        ("Max processes", "6189021", "6189021", "processes"),
+        ("Max open files", "1048576", "1048576", "files"),
+        ("Max locked memory", "unlimited", "unlimited", "bytes"),
+        ("Max address space", "unlimited", "unlimited", "bytes"),
+        ("Max file locks", "unlimited", "unlimited", "locks"),
+        ("Max pending signals", "6189021", "6189021", "signals"),
+        ("Max msgqueue size", "819200", "819200", "bytes"),
+        ("Max nice priority", "0", "0", ""),
+        ("Max realtime priority", "0", "0", ""),
         ("Max realtime timeout", "unlimited", "unlimited", "us"),
     ]
     head = "%-25s %-20s %-20s %-10s\n" % ("Limit", "Soft Limit", "Hard Limit", "Units")
@@ -87,8 +96,11 @@ def install(model: HostModel, machine: Machine) -> None:
     model.file("/proc/uptime", "%.2f %.2f\n" % (TAKEN_AT - BOOTED_AT, (TAKEN_AT - BOOTED_AT) * machine.cpus * 0.98))
     model.file("/proc/stat", "cpu  90210 0 81234 1000000 120 0 300 0 0 0\nintr 1\nctxt 1\nbtime %d\nprocesses 51234\n" % BOOTED_AT)
     model.file("/proc/cpuinfo", _cpuinfo(machine))
-    model.file("/proc/meminfo", "MemTotal:       %d kB\nMemFree:        %d kB\nMemAvailable:   %d kB\nSwapTotal:             0 kB\nSwapFree:              0 kB\n"
-               % (kib - 9000000, kib - 30000000, kib - 20000000))
+    model.file(
+        "/proc/meminfo",
+        "MemTotal:       %d kB\nMemFree:        %d kB\nMemAvailable:   %d kB\nSwapTotal:             0 kB\nSwapFree:              0 kB\n"
+        % (kib - 9000000, kib - 30000000, kib - 20000000),
+    )
     for node in range(machine.numa_nodes):
         base = "/sys/devices/system/node/node%d" % node
         model.file(base + "/cpulist", cpu_list(machine, node) + "\n")
@@ -102,9 +114,15 @@ def install(model: HostModel, machine: Machine) -> None:
             model.file("/sys/devices/system/cpu/cpufreq/policy%d/scaling_governor" % cpu, "performance\n")
             model.link("/sys/devices/system/cpu/cpu%d/cpufreq" % cpu, "../cpufreq/policy%d" % cpu)
     half = kib // 2
-    model.file("/proc/mounts", "sysfs /sys sysfs rw,nosuid,nodev,noexec,relatime 0 0\nproc /proc proc rw,nosuid,nodev,noexec,relatime 0 0\n"
-               "/dev/nvme0n1p2 / ext4 rw,relatime 0 0\ntmpfs /dev/shm tmpfs rw,nosuid,nodev,inode64 0 0\n")
-    model.command("df -kP /dev/shm", "Filesystem     1024-blocks      Used Available Capacity Mounted on\ntmpfs          %11d         0 %9d       0%% /dev/shm\n" % (half, half))
+    model.file(
+        "/proc/mounts",
+        "sysfs /sys sysfs rw,nosuid,nodev,noexec,relatime 0 0\nproc /proc proc rw,nosuid,nodev,noexec,relatime 0 0\n"
+        "/dev/nvme0n1p2 / ext4 rw,relatime 0 0\ntmpfs /dev/shm tmpfs rw,nosuid,nodev,inode64 0 0\n",
+    )
+    model.command(
+        "df -kP /dev/shm",
+        "Filesystem     1024-blocks      Used Available Capacity Mounted on\ntmpfs          %11d         0 %9d       0%% /dev/shm\n" % (half, half),
+    )
     model.file("/proc/self/limits", _limits())
     model.file("/proc/1/limits", _limits())
     model.file("/etc/systemd/system.conf", "[Manager]\n#DefaultLimitMEMLOCK=8M\n")
@@ -116,8 +134,14 @@ def install(model: HostModel, machine: Machine) -> None:
 def _platform(model: HostModel, machine: Machine) -> None:
     """DMI, firmware, boot files and what tells a guest or a container from a bare host."""
     for name, value in {
-        "sys_vendor": machine.vendor, "product_name": machine.product, "product_version": machine.product_version, "board_vendor": machine.vendor,
-        "board_name": machine.board, "bios_vendor": machine.bios_vendor, "bios_version": machine.bios, "chassis_vendor": machine.vendor,
+        "sys_vendor": machine.vendor,
+        "product_name": machine.product,
+        "product_version": machine.product_version,
+        "board_vendor": machine.vendor,
+        "board_name": machine.board,
+        "bios_vendor": machine.bios_vendor,
+        "bios_version": machine.bios,
+        "chassis_vendor": machine.vendor,
     }.items():
         if not (machine.guest and name in ("board_vendor", "board_name")):  # QEMU leaves the board out
             model.file("/sys/class/dmi/id/" + name, value + "\n")

@@ -1,4 +1,5 @@
 """PCI devices of a model: sysfs directories and configuration space bytes, written as the specification lays them out."""
+
 from __future__ import annotations
 
 import struct
@@ -44,8 +45,22 @@ def config_space(device: Device) -> bytes:
     """4096 bytes (256 for conventional PCI) of configuration space that decode to what `device` says."""
     space = bytearray(4096 if device.port_type is not None else 256)
     bridge = device.buses is not None
-    struct.pack_into("<HHHHBBHBBBB", space, 0, device.vendor, device.device, 0x0406, 0x0010, device.revision, device.pci_class & 0xFF,
-                     device.pci_class >> 8, 0x10, 0, 1 if bridge else 0, 0)
+    struct.pack_into(
+        "<HHHHBBHBBBB",
+        space,
+        0,
+        device.vendor,
+        device.device,
+        0x0406,
+        0x0010,
+        device.revision,
+        device.pci_class & 0xFF,
+        device.pci_class >> 8,
+        0x10,
+        0,
+        1 if bridge else 0,
+        0,
+    )
     if device.buses is not None:
         space[0x18:0x1B] = bytes(device.buses)
     else:
@@ -61,8 +76,20 @@ def config_space(device: Device) -> bytes:
     space[0x34] = 0x40
     struct.pack_into("<BBHI", space, 0x40, 0x01, 0x60, 0x0003, 0x00000008)
     slot = 0x0100 if device.port_type in (ROOT_PORT, DOWNSTREAM) else 0
-    struct.pack_into("<BBHIHHIHH", space, 0x60, 0x10, 0x00, 0x0002 | device.port_type << 4 | slot, 0x00008FC1 | (0x10000000 if not bridge else 0),
-                     0x2910, 0x0000, 0x00400000 | device.max_width << 4 | device.max_speed, 0x0040, 0x1000 | 0x2000 * bridge | device.width << 4 | device.speed)
+    struct.pack_into(
+        "<BBHIHHIHH",
+        space,
+        0x60,
+        0x10,
+        0x00,
+        0x0002 | device.port_type << 4 | slot,
+        0x00008FC1 | (0x10000000 if not bridge else 0),
+        0x2910,
+        0x0000,
+        0x00400000 | device.max_width << 4 | device.max_speed,
+        0x0040,
+        0x1000 | 0x2000 * bridge | device.width << 4 | device.speed,
+    )
     struct.pack_into("<I", space, 0x60 + 0x2C, (1 << (device.max_speed + 1)) - 2)
     struct.pack_into("<H", space, 0x60 + 0x30, device.max_speed)
     # Extended capabilities: Advanced Error Reporting at 0x100, then Access Control Services at 0x2a0 where there is one.
@@ -92,18 +119,43 @@ def add(model: HostModel, device: Device, visible_bytes: int = 4096) -> None:
     subsystem = device.subsystem if device.subsystem != (0, 0) else (device.vendor, device.device)
     uevent = "DRIVER=%s\n" % device.driver if device.driver else ""
     uevent += "PCI_CLASS=%X\nPCI_ID=%04X:%04X\nPCI_SUBSYS_ID=%04X:%04X\nPCI_SLOT_NAME=%s\n" % (
-        device.pci_class, device.vendor, device.device, *subsystem, device.address)
+        device.pci_class,
+        device.vendor,
+        device.device,
+        *subsystem,
+        device.address,
+    )
     uevent += "MODALIAS=pci:v%08Xd%08Xsv%08Xsd%08Xbc%02Xsc%02Xi%02X\n" % (
-        device.vendor, device.device, *subsystem, device.pci_class >> 16, device.pci_class >> 8 & 0xFF, device.pci_class & 0xFF)
+        device.vendor,
+        device.device,
+        *subsystem,
+        device.pci_class >> 16,
+        device.pci_class >> 8 & 0xFF,
+        device.pci_class & 0xFF,
+    )
     simple = {
-        "vendor": "0x%04x" % device.vendor, "device": "0x%04x" % device.device, "class": "0x%06x" % device.pci_class,
-        "subsystem_vendor": "0x%04x" % subsystem[0], "subsystem_device": "0x%04x" % subsystem[1], "revision": "0x%02x" % device.revision,
-        "numa_node": str(device.numa_node), "enable": "1" if device.driver else "0", "irq": str(device.irq), "broken_parity_status": "0",
-        "power_state": "D0", "d3cold_allowed": "1",
+        "vendor": "0x%04x" % device.vendor,
+        "device": "0x%04x" % device.device,
+        "class": "0x%06x" % device.pci_class,
+        "subsystem_vendor": "0x%04x" % subsystem[0],
+        "subsystem_device": "0x%04x" % subsystem[1],
+        "revision": "0x%02x" % device.revision,
+        "numa_node": str(device.numa_node),
+        "enable": "1" if device.driver else "0",
+        "irq": str(device.irq),
+        "broken_parity_status": "0",
+        "power_state": "D0",
+        "d3cold_allowed": "1",
     }
     if device.port_type is not None:
-        simple.update({"current_link_speed": GT_S[device.speed], "max_link_speed": GT_S[device.max_speed],
-                       "current_link_width": str(device.width), "max_link_width": str(device.max_width)})
+        simple.update(
+            {
+                "current_link_speed": GT_S[device.speed],
+                "max_link_speed": GT_S[device.max_speed],
+                "current_link_width": str(device.width),
+                "max_link_width": str(device.max_width),
+            }
+        )
     if device.port_type in (ENDPOINT, LEGACY_ENDPOINT) and device.vendor == 0x10DE:
         simple.update({"reset_method": "flr bus"})
     if device.buses is not None:

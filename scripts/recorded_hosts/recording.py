@@ -3,6 +3,7 @@
 tests/fixtures/recordings/h200-x2-nvlink holds what the machine printed. Nothing is made up here: what was not recorded is
 "not captured". That there is no DMI, no IOMMU, no systemd and a flat PCI bus was seen on the machine.
 """
+
 from __future__ import annotations
 
 import csv
@@ -15,8 +16,13 @@ from .tree import HostModel
 
 RECORDING = Path(__file__).resolve().parents[2] / "tests" / "fixtures" / "recordings" / "h200-x2-nvlink"
 FILES = {
-    "nvidia-smi -q -x": "nvidia-smi_-q_-x.xml", "nvidia-smi -q": "nvidia-smi_-q.txt", "nvidia-smi": "nvidia-smi.txt", "nvidia-smi -L": "nvidia-smi_-L.txt",
-    "nvidia-smi nvlink -s": "nvidia-smi_nvlink_-s.txt", "nvidia-smi topo -m": "nvidia-smi_topo_-m.txt", "nvidia-smi topo -mp": "nvidia-smi_topo_-mp.txt",
+    "nvidia-smi -q -x": "nvidia-smi_-q_-x.xml",
+    "nvidia-smi -q": "nvidia-smi_-q.txt",
+    "nvidia-smi": "nvidia-smi.txt",
+    "nvidia-smi -L": "nvidia-smi_-L.txt",
+    "nvidia-smi nvlink -s": "nvidia-smi_nvlink_-s.txt",
+    "nvidia-smi topo -m": "nvidia-smi_topo_-m.txt",
+    "nvidia-smi topo -mp": "nvidia-smi_topo_-mp.txt",
     **{"nvidia-smi topo -p2p " + letter: "nvidia-smi_topo_-p2p_%s.txt" % letter for letter in "rwnap"},
 }
 
@@ -35,10 +41,31 @@ def _sections(name: str) -> dict[str, str]:
 
 
 def h200_x2() -> HostModel:
-    model = HostModel("h200-x2", "Recorded on a KVM guest with two NVIDIA H200 (NV18), driver 580.159.04; converted from raw outputs, identifiers replaced.")
+    model = HostModel(
+        "h200-x2", "Recorded on a KVM guest with two NVIDIA H200 (NV18), driver 580.159.04; converted from raw outputs, identifiers replaced."
+    )
     # Of all other paths nobody wrote down whether they were there.
-    model.unrecorded = ("/etc", "/boot", "/lib", "/usr", "/var", "/proc/sys", "/proc/cmdline", "/proc/mounts", "/proc/self", "/proc/1", "/proc/stat", "/proc/uptime",
-                        "/proc/meminfo", "/proc/devices", "/proc/bus", "/sys/devices", "/sys/bus/pci/devices/", "/run", "/sys/module")
+    model.unrecorded = (
+        "/etc",
+        "/boot",
+        "/lib",
+        "/usr",
+        "/var",
+        "/proc/sys",
+        "/proc/cmdline",
+        "/proc/mounts",
+        "/proc/self",
+        "/proc/1",
+        "/proc/stat",
+        "/proc/uptime",
+        "/proc/meminfo",
+        "/proc/devices",
+        "/proc/bus",
+        "/sys/devices",
+        "/sys/bus/pci/devices/",
+        "/run",
+        "/sys/module",
+    )
     for argv, name in FILES.items():
         model.command(argv, _text(name), seconds=0.2)
     _query_gpu(model)
@@ -71,7 +98,9 @@ def _query_gpu(model: HostModel) -> None:
     for row, uuid in zip(rows, uuids):
         cells = [row[column] for column in columns]
         out += ", ".join((*cells[:2], uuid, *cells[2:])) + "\n"
-    model.command("nvidia-smi --query-gpu=index,pci.bus_id,uuid,name,driver_version,memory.total,memory.used,utilization.gpu --format=csv", out, seconds=0.1)
+    model.command(
+        "nvidia-smi --query-gpu=index,pci.bus_id,uuid,name,driver_version,memory.total,memory.used,utilization.gpu --format=csv", out, seconds=0.1
+    )
 
 
 def _device_nodes(model: HostModel) -> None:
@@ -93,12 +122,34 @@ def _pci(model: HostModel) -> None:
         address = line.split()[0].rsplit("/", 1)[1]
         field = dict(re.findall(r"(\w+)=((?:[^=]*?))(?= \w+=|$)", line))
         width = field["cur"].rpartition("/")[2]
-        pcie.add(model, pcie.Device(
-            address, int(field["vendor"], 16), int(field["device"], 16), int(field["class"], 16), driver=field["drv"].rsplit("/", 1)[-1] or None,
-            numa_node=int(field["numa"]), port_type=pcie.ENDPOINT if width else None, width=int(width or 0), max_width=int(width or 0),
-        ))
-        for name in ("uevent", "config", "resource", "irq", "enable", "subsystem_vendor", "subsystem_device", "revision", "reset_method", "power_state",
-                     "d3cold_allowed", "broken_parity_status"):
+        pcie.add(
+            model,
+            pcie.Device(
+                address,
+                int(field["vendor"], 16),
+                int(field["device"], 16),
+                int(field["class"], 16),
+                driver=field["drv"].rsplit("/", 1)[-1] or None,
+                numa_node=int(field["numa"]),
+                port_type=pcie.ENDPOINT if width else None,
+                width=int(width or 0),
+                max_width=int(width or 0),
+            ),
+        )
+        for name in (
+            "uevent",
+            "config",
+            "resource",
+            "irq",
+            "enable",
+            "subsystem_vendor",
+            "subsystem_device",
+            "revision",
+            "reset_method",
+            "power_state",
+            "d3cold_allowed",
+            "broken_parity_status",
+        ):
             model.remove("/sys/devices/pci0000:00/%s/%s" % (address, name))
 
 
@@ -106,11 +157,14 @@ def _cpu(model: HostModel) -> None:
     """/proc/cpuinfo from the recorded lscpu."""
     lscpu = dict(re.findall(r"(?m)^([^:]+):\s+(.*)$", _text("lscpu.txt")))
     one = "processor\t: %d\nvendor_id\t: %s\ncpu family\t: %s\nmodel\t\t: %s\nmodel name\t: %s\nstepping\t: %s\nflags\t\t: %s\n\n"
-    model.file("/proc/cpuinfo", "".join(one % (n, lscpu["Vendor ID"], lscpu["CPU family"], lscpu["Model"], lscpu["Model name"], lscpu["Stepping"], lscpu["Flags"])
-                                        for n in range(int(lscpu["CPU(s)"]))))
+    model.file(
+        "/proc/cpuinfo",
+        "".join(
+            one % (n, lscpu["Vendor ID"], lscpu["CPU family"], lscpu["Model"], lscpu["Model name"], lscpu["Stepping"], lscpu["Flags"])
+            for n in range(int(lscpu["CPU(s)"]))
+        ),
+    )
     base = "/sys/devices/system/node/node0"
     model.file(base + "/cpulist", lscpu["NUMA node0 CPU(s)"] + "\n")
     for cpu in range(int(lscpu["CPU(s)"])):
         model.directory("/sys/devices/system/cpu/cpu%d" % cpu)
-
-

@@ -1,9 +1,11 @@
 """A host as a model: a small file tree and a table of commands, behind the evidence interface."""
+
 from __future__ import annotations
 
 import posixpath
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Callable, Sequence
+from typing import Callable
 
 from ansible.module_utils.gpu_host.evidence import (
     ABSENT,
@@ -110,7 +112,9 @@ class HostModel(Evidence):
         if self._nodes[real].entry.kind != "dir":
             return Listing(path, ABSENT, reason="Not a directory")
         prefix = real.rstrip("/") + "/"
-        names = sorted(known[len(prefix) :] for known in self._nodes if known.startswith(prefix) and known != real and "/" not in known[len(prefix) :])
+        names = sorted(
+            known[len(prefix) :] for known in self._nodes if known.startswith(prefix) and known != real and "/" not in known[len(prefix) :]
+        )
         return Listing(path, OK, {name: self._nodes[prefix + name].entry for name in names})
 
     def run(self, argv: Sequence[str], timeout: float = 30.0) -> Outcome:

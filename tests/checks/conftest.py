@@ -1,4 +1,5 @@
 """Lets the tests here import harness.py."""
+
 from __future__ import annotations
 
 import sys

@@ -1,4 +1,5 @@
 """Judges recorded hosts, healthy or with one piece of evidence changed, by the real readers and the real engine."""
+
 from __future__ import annotations
 
 import fnmatch
@@ -11,6 +12,7 @@ import yaml
 from ansible.module_utils.gpu_host import bundle
 from ansible.module_utils.gpu_host.evidence import ABSENT, DENIED, FAILED, HUNG, NOT_CAPTURED, OK, TIMEOUT, Entry, Listing, Outcome, Reading
 from ansible.module_utils.gpu_host.gather import gather
+from ansible.module_utils.gpu_host.proxmox import for_guest, gather_host
 from ansible.module_utils.gpu_report import checks as check_files
 from ansible.module_utils.gpu_report import engine
 from ansible.module_utils.gpu_report.evaluator import TemplarEvaluator
@@ -37,6 +39,7 @@ class Overlay:
     change: list[dict[str, Any]]
     expected: dict[str, Any] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
+    hypervisor: list[dict[str, Any]] = field(default_factory=list)  # changes of the hypervisor's evidence
     also: list[str] = field(default_factory=list)
     status: str = "fail"
 
@@ -48,11 +51,19 @@ class Overlay:
 
 def overlay(path: Path) -> Overlay:
     content = yaml.safe_load(path.read_text()) or {}
-    known = {"base", "change", "expected", "facts", "also", "status"}
+    known = {"base", "change", "expected", "facts", "hypervisor", "also", "status"}
     if set(content) - known or not isinstance(content.get("base"), str):
         raise OverlayError("%s: keys are base (needed) and %s; found %s" % (path.name, ", ".join(sorted(known - {"base"})), sorted(content)))
-    return Overlay(path, content["base"], content.get("change") or [], content.get("expected") or {}, content.get("facts") or {},
-                   content.get("also") or [], content.get("status", "fail"))
+    return Overlay(
+        path,
+        content["base"],
+        content.get("change") or [],
+        content.get("expected") or {},
+        content.get("facts") or {},
+        content.get("hypervisor") or [],
+        content.get("also") or [],
+        content.get("status", "fail"),
+    )
 
 
 def overlays() -> list[Path]:
@@ -61,7 +72,8 @@ def overlays() -> list[Path]:
 
 @functools.cache
 def base(name: str) -> bundle.BundleEvidence:
-    return bundle.load(str(HOSTS / (name + ".jsonl.gz")))
+    """The recorded host of a base: the file of the same name, or the one that its `recording` names."""
+    return bundle.load(str(HOSTS / (BASES.get(name, {}).get("recording", name) + ".jsonl.gz")))
 
 
 @functools.cache
@@ -83,37 +95,62 @@ def merged(left: dict[str, Any], right: dict[str, Any]) -> dict[str, Any]:
     return out
 
 
-def judge(evidence: bundle.BundleEvidence, expected: dict[str, Any], facts: dict[str, Any] | None = None) -> dict[str, dict[str, Any]]:
-    """The result of every check on a host, by id. `facts` are laid over those from the evidence (probe, server, hypervisor, …)."""
+def judge(evidence: bundle.BundleEvidence, expected: dict[str, Any], facts: dict[str, Any] | None = None,
+          hypervisor: dict[str, Any] | None = None, proxmox: bool = False) -> dict[str, dict[str, Any]]:
+    """The result of every check on a host, by id. `facts` are laid over those from the evidence (probe, server, …); `hypervisor` is
+    what the host knows of its hypervisor. With `proxmox` the host is one, and only the checks of a hypervisor are asked."""
     host = merged(gather(evidence), facts or {})
+    if hypervisor is not None:
+        host["hypervisor"] = hypervisor
+    if proxmox:
+        host["proxmox"] = gather_host(evidence)
+    chosen = [check for check in loaded_checks() if not proxmox or "hypervisor" in check.tags]
     variables = engine.variables(host, expected, "host")
     evaluator = TemplarEvaluator(Templar(loader=DataLoader(), variables=variables))
-    return {result["id"]: result for result in engine.evaluate(loaded_checks(), variables, evaluator)}
+    return {result["id"]: result for result in engine.evaluate(chosen, variables, evaluator)}
+
+
+def hypervisor_of(settings: dict[str, Any], changes: list[dict[str, Any]] | None = None, name: str = "") -> dict[str, Any] | None:
+    """`host.hypervisor` of a base with `hypervisor: {recording, vmid}`, with changes of the hypervisor's evidence."""
+    place = settings.get("hypervisor")
+    if place is None:
+        if changes:
+            raise OverlayError("%s: this base has no hypervisor to change" % name)
+        return None
+    evidence = base(place["recording"])
+    return for_guest(gather_host(_with(evidence, changes, name) if changes else evidence), "pve1", place["vmid"])
 
 
 @functools.cache
 def judged_base(name: str) -> dict[str, dict[str, Any]]:
-    return judge(base(name), BASES.get(name, {}).get("expected", {}), BASES.get(name, {}).get("facts"))
+    settings = BASES.get(name, {})
+    return judge(base(name), settings.get("expected", {}), settings.get("facts"), hypervisor_of(settings), bool(settings.get("proxmox")))
 
 
 def judge_overlay(broken: Overlay) -> dict[str, dict[str, Any]]:
     settings = BASES.get(broken.base)
     if settings is None:
         raise OverlayError("%s: no base %r; there are %s" % (broken.path.name, broken.base, ", ".join(BASES)))
-    return judge(changed(broken), merged(settings.get("expected", {}), broken.expected), merged(settings.get("facts") or {}, broken.facts))
+    hypervisor = hypervisor_of(settings, broken.hypervisor, broken.path.name)
+    facts = merged(settings.get("facts") or {}, broken.facts)
+    return judge(changed(broken), merged(settings.get("expected", {}), broken.expected), facts, hypervisor, bool(settings.get("proxmox")))
 
 
 def changed(broken: Overlay) -> bundle.BundleEvidence:
     """The base with the overlay's changes made. OverlayError where a change changes nothing."""
-    evidence = base(broken.base).copy()
-    for change in broken.change:
+    return _with(base(broken.base), broken.change, broken.path.name)
+
+
+def _with(original: bundle.BundleEvidence, changes: list[dict[str, Any]], name: str) -> bundle.BundleEvidence:
+    evidence = original.copy()
+    for change in changes:
         kind = next((key for key in ("read", "list", "run") if key in change), None)
         if kind is None:
-            raise OverlayError("%s: a change needs one of read, list, run: %s" % (broken.path.name, change))
+            raise OverlayError("%s: a change needs one of read, list, run: %s" % (name, change))
         try:
             {"read": _change_files, "list": _change_directory, "run": _change_command}[kind](evidence, dict(change))
         except OverlayError as error:
-            raise OverlayError("%s: %s" % (broken.path.name, error)) from None
+            raise OverlayError("%s: %s" % (name, error)) from None
     return evidence
 
 

@@ -1,4 +1,5 @@
 """Every check is broken by a fixture of its own, which it fails, and with it only what it explains."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -40,8 +41,11 @@ def test_the_fixture_fails_its_check_and_no_other(path: Path) -> None:
     bad.pop(broken.check, None)
     assert set(bad) == {name for name in broken.also if results[name]["status"] != "unknown"}, bad
     healthy = harness.judged_base(broken.base)
-    unknown = {name: other["reason"] for name, other in results.items()
-               if other["status"] == "unknown" and healthy[name]["status"] != "unknown" and name != broken.check}
+    unknown = {
+        name: other["reason"]
+        for name, other in results.items()
+        if other["status"] == "unknown" and healthy[name]["status"] != "unknown" and name != broken.check
+    }
     assert set(unknown) <= symptoms | set(broken.also), "became unknown without a cause that explains it: %s" % unknown
     if broken.status == "fail":
         assert result["found"] and "could not be filled in" not in result["found"]

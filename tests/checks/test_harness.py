@@ -1,4 +1,5 @@
 """The harness itself: an overlay that changes nothing, or names what is not there, is an error and never a passing test."""
+
 from __future__ import annotations
 
 from pathlib import Path

@@ -1,4 +1,5 @@
 """A healthy recorded host passes or skips every check: no noise."""
+
 from __future__ import annotations
 
 from typing import Any
