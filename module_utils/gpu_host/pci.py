@@ -167,15 +167,24 @@ def _unassigned(gpus: dict[str, dict[str, Any]]) -> list[dict[str, Any]] | None:
         for bar in gpu["bars"] or []
         if bar["kind"] == "memory" and not bar["assigned"]
     ]
-    # A GPU without a single memory BAR is no GPU: its resource file could not be understood.
-    unknown = any(not [bar for bar in gpu["bars"] or [] if bar["kind"] == "memory"] for gpu in gpus.values())
-    return found or (None if unknown else [])
+    # A GPU without a single memory BAR is no GPU: its resource file could not be understood. Where BARs cannot be seen, the
+    # driver vouches for them: it refuses to bind to a GPU whose BARs have no address ("This PCI I/O region assigned to
+    # your NVIDIA device is invalid", nv_pci_validate_bars in open-gpu-kernel-modules/kernel-open/nvidia/nv-pci.c).
+    seen = [any(bar["kind"] == "memory" for bar in gpu["bars"] or []) or gpu["driver"] == NVIDIA_DRIVER for gpu in gpus.values()]
+    return found or ([] if all(seen) else None)
 
 
 def _foreign(gpus: dict[str, dict[str, Any]]) -> list[dict[str, str]] | None:
     known = (NVIDIA_DRIVER, VFIO_DRIVER, "", None)
     found = [{"gpu": address, "driver": gpu["driver"]} for address, gpu in gpus.items() if gpu["driver"] not in known]
     return found or (None if any(gpu["driver"] is None for gpu in gpus.values()) else [])
+
+
+def _is_upstream(bridge: dict[str, Any] | None, position: int) -> bool:
+    """Whether a bridge is a switch's upstream port; without root its kind is unknown, and its place in the path tells."""
+    if bridge is None:
+        return False
+    return position % 2 == 1 if bridge["kind"] is None else bridge["kind"] == "upstream"
 
 
 def _width_reduced(gpus: dict[str, dict[str, Any]], bridges: dict[str, dict[str, Any]]) -> list[dict[str, Any]] | None:
@@ -186,7 +195,7 @@ def _width_reduced(gpus: dict[str, dict[str, Any]], bridges: dict[str, dict[str,
         unknown = unknown or gpu["path"] is None
         chain = [*path, address]
         for position, at in enumerate(chain):
-            if at != address and (bridges.get(at) or {}).get("kind") != "upstream":
+            if at != address and not _is_upstream(bridges.get(at), position):
                 continue  # a root port or downstream port is the other end of a link that is looked at from below
             link = gpu["link"] if at == address else bridges[at]["link"]
             width, widest = link["width"], link["max_width"]

@@ -7,7 +7,8 @@ from typing import Any
 from .errors import Errors
 from .evidence import ABSENT, Evidence
 
-COMMANDS = [(["df", "-kP", "/dev/shm"], 10.0)]
+DEV_SHM = "/dev/shm"  # noqa: S108 - the mount is looked at, nothing is written there
+COMMANDS = [(["df", "-kP", DEV_SHM], 10.0)]
 NODES = "/sys/devices/system/node"
 POLICIES = "/sys/devices/system/cpu/cpufreq"
 SYSTEMD_FILES = ("/etc/systemd/system.conf", "/usr/lib/systemd/system.conf")
@@ -21,7 +22,7 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
 
     - ``numa_nodes``: {number: {cpus: "0-31", memory_mib}}; ``memory_mib``: total
     - ``dev_shm``: {mounted, size_mib, available_mib, filesystem}
-    - ``memlock``: {own_kib, init_kib, systemd_default}: soft limits in KiB or "unlimited"; systemd_default as written, None if not set
+    - ``memlock``: {own_kib, init_kib, systemd_default}: soft limits in KiB or "unlimited"; systemd_default as written, "" if not set
     - ``numa_balancing``: True | False; ``cpu_governors``: [name], [] where the kernel offers none (as in a virtual machine)
     - ``os``: {id, version, name}; ``uptime_s``, ``booted_at`` (seconds since the epoch)
     """
@@ -74,13 +75,13 @@ def _dev_shm(evidence: Evidence, errors: Errors) -> dict[str, Any]:
     options = ""
     if mounts.ok:
         # The last mount on a path is the one that is seen.
-        rows = [row for row in (line.split() for line in mounts.text.splitlines()) if len(row) >= 4 and row[1] == "/dev/shm"]
+        rows = [row for row in (line.split() for line in mounts.text.splitlines()) if len(row) >= 4 and row[1] == DEV_SHM]
         found["mounted"] = bool(rows)
         if rows:
             found["filesystem"], options = rows[-1][2], rows[-1][3]
-    outcome = evidence.run(["df", "-kP", "/dev/shm"], 10.0)
+    outcome = evidence.run(["df", "-kP", DEV_SHM], 10.0)
     numbers = outcome.text.splitlines()[-1].split() if outcome.ok and outcome.rc == 0 and outcome.text.strip() else []
-    if len(numbers) >= 6 and numbers[-1] == "/dev/shm" and numbers[-5].isdigit() and numbers[-3].isdigit():
+    if len(numbers) >= 6 and numbers[-1] == DEV_SHM and numbers[-5].isdigit() and numbers[-3].isdigit():
         found["size_mib"], found["available_mib"] = int(numbers[-5]) // 1024, int(numbers[-3]) // 1024
         return found
     size = re.search(r"(?:^|,)size=(\d+)([kmgtKMGT]?)(?:,|$)", options)
@@ -101,14 +102,16 @@ def _limit(evidence: Evidence, path: str, errors: Errors) -> int | str | None:
 
 
 def _systemd_default(evidence: Evidence, errors: Errors) -> str | None:
-    """DefaultLimitMEMLOCK= of systemd, from the file or drop-in that is read last; None if nothing sets it."""
+    """DefaultLimitMEMLOCK= of systemd, from the file or drop-in that is read last; "" if nothing sets it."""
     texts = []
+    known = True
     for path in SYSTEMD_FILES:
         reading = evidence.read(path)
         if reading.ok:
             texts.append(reading.text)
             break
         errors.unanswered(reading, absent_is_fine=True)
+        known = known and reading.status == ABSENT
     drop_ins: dict[str, str] = {}
     for directory in reversed(SYSTEMD_DROP_INS):  # one in /etc hides its namesake elsewhere
         for name in sorted(evidence.list(directory).entries):
@@ -116,7 +119,7 @@ def _systemd_default(evidence: Evidence, errors: Errors) -> str | None:
                 drop_ins[name] = directory
     texts += [evidence.read("%s/%s" % (directory, name)).text for name, directory in sorted(drop_ins.items())]
     values = [value for text in texts for value in re.findall(r"^\s*DefaultLimitMEMLOCK\s*=\s*(\S*)", text, re.M)]
-    return values[-1] or None if values else None
+    return values[-1] if values else ("" if known else None)
 
 
 def _numa_balancing(evidence: Evidence, errors: Errors) -> bool | None:

@@ -31,6 +31,8 @@ DMI_HYPERVISORS = (
     ("Xen", "xen"),
 )
 LXC_WORDS = ("lxc", "lxc-libvirt")
+# Inode numbers of the first namespaces that the kernel makes (include/uapi/linux/nsfs.h): no container has all three.
+INITIAL_NAMESPACES = {"pid": "pid:[4026531836]", "cgroup": "cgroup:[4026531835]", "uts": "uts:[4026531838]"}
 VIRTIO_VENDOR = "1af4"
 QEMU_VENDOR = "1b36"
 
@@ -56,7 +58,8 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
     dmi = _dmi(evidence, errors)
     cpu = _cpu(evidence, errors)
     container = _container(evidence, errors)
-    hypervisor = _hypervisor(evidence, errors, dmi, cpu)
+    signature = _signature(evidence)
+    hypervisor = _hypervisor(evidence, errors, dmi, cpu, signature)
     vm = None if hypervisor is None and not cpu["hypervisor_flag"] else hypervisor != ""
     release = evidence.read("/proc/sys/kernel/osrelease")
     errors.unanswered(release)
@@ -75,7 +78,7 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
         "chipset_reason": reason,
         "host_bridge": bridge,
         "cpu": cpu,
-        "hypervisor_hidden": _hidden(evidence, vm, dmi, bridge, cpu, hypervisor),
+        "hypervisor_hidden": _hidden(vm, _looks_like_qemu(dmi, bridge), cpu, hypervisor, signature),
         "hypervisor_is_proxmox": _is_proxmox(evidence, container, errors),
         "pve_kernel": pve_kernel,
     }
@@ -94,7 +97,14 @@ def _placement(container: str | None, vm: bool | None, hypervisor: str | None) -
 
 
 def _container(evidence: Evidence, errors: Errors) -> str | None:
-    """The kind of container, "" for none, None for unknown."""
+    """The kind of container, "" for none, None for unknown.
+
+    Namespaces before marker files: a small virtual machine whose root file system was made from a container image has a
+    /.dockerenv, which systemd-detect-virt takes for Docker.
+    """
+    spaces = evidence.list("/proc/self/ns").entries
+    if all(name in spaces and spaces[name].target == target for name, target in INITIAL_NAMESPACES.items()):
+        return ""
     detected = evidence.run(["systemd-detect-virt", "--container"], 10.0)
     word = _word(detected)
     if word and word != "none":
@@ -126,7 +136,7 @@ def _word(outcome: Outcome) -> str | None:
     return word if outcome.ok and outcome.rc in (0, 1) and re.fullmatch(r"[\w-]+", word) else None
 
 
-def _hypervisor(evidence: Evidence, errors: Errors, dmi: dict[str, str | None], cpu: dict[str, Any]) -> str | None:
+def _hypervisor(evidence: Evidence, errors: Errors, dmi: dict[str, str | None], cpu: dict[str, Any], signature: str | None) -> str | None:
     """The hypervisor under this system, "" for none, None for unknown."""
     detected = _word(evidence.run(["systemd-detect-virt", "--vm"], 10.0))
     maker = " ".join(dmi[name] or "" for name in ("sys_vendor", "product_name", "bios_vendor"))
@@ -136,7 +146,6 @@ def _hypervisor(evidence: Evidence, errors: Errors, dmi: dict[str, str | None], 
             return name if cpu["hypervisor_flag"] is not False else ""
     if detected and detected not in ("none", "vm-other"):
         return detected
-    signature = _signature(evidence)
     if signature:
         return signature
     kind = evidence.read("/sys/hypervisor/type").text.strip()
@@ -154,15 +163,17 @@ def _hypervisor(evidence: Evidence, errors: Errors, dmi: dict[str, str | None], 
 
 
 def _signature(evidence: Evidence) -> str | None:
-    """What CPUID tells of the hypervisor, as lscpu and the kernel's paravirtual clock show it."""
-    answer = re.search(r"^Hypervisor vendor:\s+(\S+)", evidence.run(["lscpu"], 10.0).text, re.M)
+    """What CPUID tells of the hypervisor, as lscpu and the kernel's paravirtual clock show it; "" for nothing, None for unknown."""
+    lscpu = evidence.run(["lscpu"], 10.0)
+    answer = re.search(r"^Hypervisor vendor:\s+(\S+)", lscpu.text, re.M)
     if answer:
         return LSCPU_HYPERVISORS.get(answer.group(1), answer.group(1).lower())
-    clocks = evidence.read(CLOCKSOURCES).text.split()
+    clocksources = evidence.read(CLOCKSOURCES)
+    clocks = clocksources.text.split()
     for clock, name in (("kvm-clock", "kvm"), ("hyperv_clocksource_tsc_page", "microsoft"), ("hyperv_clocksource", "microsoft"), ("xen", "xen")):
         if clock in clocks:
             return name
-    return None
+    return "" if lscpu.ok and clocksources.ok else None
 
 
 def _has_virtio(evidence: Evidence) -> bool:
@@ -230,21 +241,23 @@ def _integer(text: str | None) -> int | None:
     return int(text) if text and text.strip().isdigit() else None
 
 
-def _hidden(evidence: Evidence, vm: bool | None, dmi: dict[str, str | None], bridge: str | None, cpu: dict[str, Any], hypervisor: str | None) -> bool | None:
-    if vm is False:
-        return False
+def _looks_like_qemu(dmi: dict[str, str | None], bridge: str | None) -> bool:
     maker = "%s %s" % (dmi["sys_vendor"], dmi["product_name"])
-    qemu = "QEMU" in maker or "Standard PC" in maker or bridge in pci_names.HOST_BRIDGE_CHIPSETS
+    return "QEMU" in maker or "Standard PC" in maker or bridge in pci_names.HOST_BRIDGE_CHIPSETS
+
+
+def _hidden(vm: bool | None, qemu: bool, cpu: dict[str, Any], hypervisor: str | None, signature: str | None) -> bool | None:
+    """Whether QEMU hides from the guest that it is one: the driver then takes the guest for a real machine."""
+    if vm is False or signature:
+        return False
     if vm is None or not qemu:
-        return False if _signature(evidence) else None
+        return None
     if cpu["hypervisor_flag"] is False:
         return True
-    if _signature(evidence):
-        return False
+    # QEMU without KVM has no signature that these tools know.
     if "TCG" in (cpu["model_name"] or "") or hypervisor == "kvm":
         return False
-    answered = evidence.run(["lscpu"], 10.0).ok and evidence.read(CLOCKSOURCES).ok
-    return True if answered else None
+    return True if signature == "" else None
 
 
 def _is_proxmox(evidence: Evidence, container: str | None, errors: Errors) -> bool | None:
