@@ -40,7 +40,8 @@ class CallbackModule(Default):
         return name in SHORT and self._display.verbosity < 2
 
     def _line(self, status: str, result: Any, color: str) -> None:
-        words = " ".join(str(result.result.get("msg", "")).split()) or "done"
+        lines = str(result.result.get("msg", "")).strip().splitlines() or ["done"]
+        words = " ".join(lines[:2]) + (" …" if len(lines) > 2 else "")
         self._display.display("%s: [%s] %s" % (status, result.host.get_name(), words), color=color)
 
     def v2_runner_on_ok(self, result: Any) -> None:

@@ -12,6 +12,9 @@ import yaml
 from . import expressions, rules
 
 
+_SHOWN = 20  # faults in one message
+
+
 class ChecksError(ValueError):
     """The checks cannot be used; the message lists every fault as FILE:LINE: what is wrong."""
 
@@ -36,11 +39,11 @@ class Check:
     file: str
 
 
-def load(directory: str, read: Callable[[str], Any]) -> list[Check]:
+def load(directory: str, read: Callable[[str], Any], strict: bool = True) -> list[Check]:
     """The checks of every *.yml in `directory`, in the order of file names and of items.
 
     `read` parses one file; Ansible's is ``lambda path: loader.load_from_file(path, trusted_as_template=True)``.
-    ChecksError names all faults, OSError cannot be read included.
+    ChecksError names the faults. With `strict` false, `explains` may name checks that are not among them (a part of the checks).
     """
     try:
         names = sorted(name for name in os.listdir(directory) if name.endswith((".yml", ".yaml")))
@@ -53,18 +56,31 @@ def load(directory: str, read: Callable[[str], Any]) -> list[Check]:
         path = os.path.join(directory, name)
         try:
             files[path] = read(path)
-        except Exception as error:  # a YAML or reading error of the loader's own kind, which names the line
-            raise ChecksError("%s: %s" % (path, getattr(error, "message", None) or error)) from error
-    return build(files)
+        except Exception as error:  # a YAML or reading error of the loader's own kind
+            raise ChecksError("%s:%s: %s" % (path, _line_of(error), getattr(error, "message", None) or error)) from error
+    return build(files, strict)
 
 
-def build(files: dict[str, Any]) -> list[Check]:
+def _line_of(error: BaseException) -> int:
+    cause: BaseException | None = error
+    while cause is not None:
+        mark = getattr(cause, "problem_mark", None)
+        if mark is not None:
+            return int(mark.line) + 1
+        cause = cause.__cause__
+    return 1
+
+
+def build(files: dict[str, Any], strict: bool = True) -> list[Check]:
     """The checks in `files` (path -> parsed content); ChecksError where any is faulty."""
     files = {path: with_on(content) for path, content in files.items()}
-    faults = list(_faults(files))
+    faults = list(_faults(files, strict))
     if faults:
         lines = _Lines()
-        raise ChecksError("\n".join("%s:%s: %s" % (path, lines.of(path, where), problem) for path, where, problem in faults))
+        named = ["%s:%s: %s" % (path, lines.of(path, where), problem) for path, where, problem in faults[:_SHOWN]]
+        if len(faults) > _SHOWN:
+            named.append("and %d more faults" % (len(faults) - _SHOWN))
+        raise ChecksError("\n".join(named))
     return [_check(item, path) for path, items in files.items() for item in items]
 
 
@@ -109,7 +125,7 @@ def _check(item: dict[str, Any], path: str) -> Check:
 _Fault = tuple[str, tuple[Any, ...], str]
 
 
-def _faults(files: dict[str, Any]) -> Iterator[_Fault]:
+def _faults(files: dict[str, Any], strict: bool) -> Iterator[_Fault]:
     good: dict[str, tuple[str, int, dict[str, Any]]] = {}
     formed = True
     for path, items in files.items():
@@ -132,7 +148,7 @@ def _faults(files: dict[str, Any]) -> Iterator[_Fault]:
             elif not faults:
                 good[name] = (path, index, item)
     if formed:  # with a check left out for its form, a missing target would only be noise
-        yield from _faults_of_graph(good)
+        yield from _faults_of_graph(good, strict)
 
 
 def _named(item: Any) -> str:
@@ -181,10 +197,10 @@ def _texts_of(item: dict[str, Any]) -> Iterator[tuple[tuple[Any, ...], str]]:
             yield ("remedy", number, "commands", index), command
 
 
-def _faults_of_graph(good: dict[str, tuple[str, int, dict[str, Any]]]) -> Iterator[_Fault]:
+def _faults_of_graph(good: dict[str, tuple[str, int, dict[str, Any]]], strict: bool) -> Iterator[_Fault]:
     for name, (path, index, item) in good.items():
         for number, target in enumerate(item.get("explains", ())):
-            if target not in good:
+            if strict and target not in good:
                 yield path, (index, "explains", number), "check %s explains '%s', which is no check%s" % (name, target, suggestion(target, good))
     cycle = _cycle({name: [t for t in item.get("explains", ()) if t in good] for name, (_path, _index, item) in good.items()})
     if cycle:
