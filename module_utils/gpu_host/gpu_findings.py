@@ -74,6 +74,8 @@ def _spread(devices: dict[str, Facts] | None, whole: bool) -> dict[str, Any]:
         "link_reported": _reported(alive, "link_width"),
         "vgpu_present": _vgpu_present(alive),
         "fabric_present": _reported(alive, "fabric_state"),
+        "link_width_lowest": _lowest(alive, "link_width", whole),
+        "link_generation_max_lowest": _lowest(alive, "link_generation_max", whole),
         "loaded": [where for where, facts in (devices or {}).items() if _under_load(facts)] if devices is not None else None,
     }
 
@@ -82,6 +84,12 @@ def _vgpu_present(alive: list[Facts]) -> bool | None:
     if any(_is_vgpu(facts) for facts in alive):
         return True
     return None if not alive or any(facts["virtualization_mode"] is None for facts in alive) else False
+
+
+def _lowest(alive: list[Facts], name: str, whole: bool) -> Any:
+    """The lowest over all GPUs; None where it is unknown, or no number, for one of them."""
+    seen = [facts[name] for facts in alive]
+    return min(seen) if seen and whole and all(known_number(value) for value in seen) else None
 
 
 def _reported(alive: list[Facts], *names: str) -> bool | None:
@@ -263,3 +271,4 @@ _JUDGES: dict[str, Callable[[Facts], Verdict]] = {
     "unlicensed": _license,
     "fabric_not_ready": _fabric,
 }
+LISTS = tuple(_JUDGES)

@@ -72,8 +72,11 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
             found.devices[where]["index"] = index
     for entry in lost or ():
         entry["index"] = (found.devices or {}).get(entry["address"], entry)["index"]
-    whole = state["count"] is not None
-    return {**state, "source": found.source, "devices": found.devices, "lost": lost, **gpu_findings.findings(found.devices, whole)}
+    computed = gpu_findings.findings(found.devices, state["count"] is not None)
+    unsure = [name for name in gpu_findings.LISTS if computed[name] is None]
+    if found.devices and unsure:
+        errors.add(found.source or " ".join(XML), "does not show, for every GPU, what tells: " + ", ".join(unsure).replace("_", " "))
+    return {**state, "source": found.source, "devices": found.devices, "lost": lost, **computed}
 
 
 def indices(evidence: Evidence) -> dict[int, str]:
@@ -130,7 +133,7 @@ def _name_answer(state: dict[str, Any], first: Outcome, found: _Found, errors: E
     else:
         state["answered"] = False
         state["message"] = first.reason or "is not installed"
-        errors.unanswered(first, absent_is_fine=True)
+        errors.unanswered(first)
 
 
 def _message(outcome: Outcome) -> str | None:

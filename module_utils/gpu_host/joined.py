@@ -14,6 +14,8 @@ def join(facts: Facts, errors: Errors) -> Facts:
     """Computed from the facts of the subjects; each value is None where a subject that it needs is unknown.
 
     - ``gpu_found``: False only if the PCI bus shows no NVIDIA GPU and nvidia-smi shows none
+    - ``gpu_count``: as nvidia-smi shows them, and 0 where there is no GPU and so no nvidia-smi either
+    - ``driver_expected``: False if there is no GPU for this system's driver to show: none found, or every one given to a guest
     - ``missing_from_driver``: ``[{address, name, driver}]`` on the PCI bus, but not shown by nvidia-smi; cards given to vfio-pci stand in
       ``given_to_guests`` instead
     - ``minors_without_node``: ``[{address, index, minor}]`` without a /dev/nvidiaN
@@ -29,6 +31,8 @@ def join(facts: Facts, errors: Errors) -> Facts:
     nodes = (facts.get("system") or {}).get("numa_nodes")
     return {
         "gpu_found": _gpu_found(gpus, on_bus),
+        "gpu_count": 0 if _gpu_found(gpus, on_bus) is False else gpus.get("count"),
+        "driver_expected": _driver_expected(gpus, on_bus),
         **_on_bus(devices, on_bus, gpus),
         "minors_without_node": _minors_without_node(devices, facts.get("device_nodes")),
         "width_disagreements": _width_disagreements(devices, on_bus),
@@ -47,6 +51,12 @@ def _gpu_found(gpus: Facts, on_bus: Facts | None) -> bool | None:
         # Without the bus, only a driver that answers can say that there is no GPU.
         return False if gpus.get("count") == 0 else None
     return False if gpus.get("installed") is False or gpus.get("count") == 0 or gpus.get("answered") is False else None
+
+
+def _driver_expected(gpus: Facts, on_bus: Facts | None) -> bool | None:
+    if on_bus and not gpus.get("devices") and all(card.get("driver") == "vfio-pci" for card in on_bus.values()):
+        return False
+    return _gpu_found(gpus, on_bus)
 
 
 def _on_bus(devices: Facts | None, on_bus: Facts | None, gpus: Facts) -> Facts:
