@@ -13,7 +13,18 @@ from .pci_names import is_gpu
 SCHEMA = 1
 COMMANDS = [(["pveversion"], 20.0)]
 KEYS = ("is_proxmox", "node", "version", "kernel", "boot", "iommu_on", "driver", "at_boot", "vfio_ids", "gpus", "vms", "containers")
-COMPUTED = ("claimed_twice", "driver_conflicts", "shared_groups", "vms_not_ready_for_p2p", "faults", "needs_nodes_at_boot", "needs_iommu")
+COMPUTED = (
+    "claimed_twice",
+    "driver_conflicts",
+    "shared_groups",
+    "vms_not_ready_for_p2p",
+    "isolation_weakened",
+    "faults",
+    "needs_nodes_at_boot",
+    "needs_iommu",
+)
+# Parameters that take the isolation away on which passing a card to a VM rests.
+_WEAKENS_ISOLATION = re.compile(r"pcie_acs_override=|pci=.*(disable_acs_redir|config_acs)|vfio_iommu_type1\.allow_unsafe_interrupts=1")
 
 
 def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
@@ -36,6 +47,8 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
     facts["driver"] = pve_host.driver(evidence, errors)
     facts["at_boot"] = pve_host.at_boot(evidence, errors)
     facts["vfio_ids"] = pve_host.vfio_ids(evidence, facts["boot"]["live"])
+    live = facts["boot"]["live"]
+    facts["isolation_weakened"] = None if live is None else [word for word in live if _WEAKENS_ISOLATION.match(word)]
     _guests_and_cards(evidence, errors, facts)
     return facts
 
@@ -109,12 +122,16 @@ def gather_host(evidence: Evidence) -> dict[str, Any]:
 
 
 def for_guest(facts: dict[str, Any] | None, host: str, vmid: Any) -> dict[str, Any]:
-    """What the checks of a guest see as `host.hypervisor`: the host's facts without its other guests, its inventory name as
-    `name`, and `guest`, the entry of this VMID (None if the host has no such guest or its guests are unknown)."""
+    """What the checks of a guest see as `host.hypervisor`: the host's facts without its other guests, and
+
+    `name`, its name in the inventory; `vmid`; `guest`, the entry of this VMID (None if there is none, or the guests are unknown);
+    `has_guest` (None: unknown); `gives`: "vm" or "lxc" where that guest gets GPUs from the host, "" where it gets none.
+    """
     known = facts or dict.fromkeys((*KEYS, *COMPUTED))
     number = str(vmid)
     vms, containers = known.get("vms"), known.get("containers")
     guest = (vms or {}).get(number) or (containers or {}).get(number)
     view = {key: value for key, value in known.items() if key not in ("vms", "containers")}
     listed = vms is not None and containers is not None
-    return {**view, "name": host, "vmid": number, "guest": guest, "has_guest": True if guest else (False if listed else None)}
+    gives = guest["type"] if guest and guest["gpu_count"] != 0 else ""
+    return {**view, "name": host, "vmid": number, "guest": guest, "has_guest": True if guest else (False if listed else None), "gives": gives}

@@ -63,7 +63,8 @@ def _configurations(evidence: Evidence, errors: Errors, directory: str, names: l
 
 
 def resolve(entry: dict[str, Any], mapping: dict[str, list[dict[str, Any]]], node: str | None, devices: dict[str, dict[str, Any]] | None) -> None:
-    """Add to a hostpci entry: `addresses` (every function; of a mapping every alternative), `gpus`, `qemu_id`.
+    """Add to a hostpci entry: `addresses` (every function; of a mapping every alternative), `gpus`, `qemu_id`, `alternatives`
+    (how many devices a mapping leaves Proxmox to choose from) and `with_pcie`, the value as it should be on Q35.
 
     `gpus` is None where it cannot be known; `qemu_id` is None where QEMU gets several functions, which it names
     hostpciN.0, hostpciN.1 …: `-set` cannot address those.
@@ -83,6 +84,7 @@ def resolve(entry: dict[str, Any], mapping: dict[str, list[dict[str, Any]]], nod
     entry["gpus"] = None if unknown else [item for item in addresses if _is_gpu(item, devices)]
     count = max(functions_per_alternative) if functions_per_alternative else len(addresses)
     entry["qemu_id"] = entry["key"] if count <= 1 else None
+    entry["with_pcie"] = ",".join([*(part for part in entry["value"].split(",") if not part.strip().startswith("pcie=")), "pcie=1"])
     entry["alternatives"] = max(len(functions_per_alternative), 1)
 
 
@@ -189,7 +191,7 @@ def containers(evidence: Evidence, errors: Errors, driver: dict[str, Any]) -> di
     """CTID -> facts of pve_lxc.read plus what the host knows of its nodes; of a container without GPU nodes only name and type.
 
     Beyond pve_lxc.read: `gpus` [addresses, or nodes that the driver does not know], `gpu_count`,
-    `claims`, `running`, `live_nodes`, `missing_nodes`, `stale_rules`,
+    `claims`, `running`, `live_nodes`, `missing_nodes`, `suggested_devices`, `stale_rules`,
     `wrong_majors`, `absent_optional`, `root_only_nodes`, `restart_pending`, `faults`. None if the directory cannot be listed.
     """
     listing = evidence.list(CT_DIRECTORY)
@@ -249,6 +251,7 @@ def _container_nodes(facts: dict[str, Any], driver: dict[str, Any]) -> dict[str,
         "claims": [by_minor[minor] for minor in minors if minor in by_minor],
         "gpu_count": len(minors),
         "missing_nodes": pve_lxc.missing_nodes(after["nodes"]),
+        "suggested_devices": pve_lxc.suggested_devices(after),
         "stale_rules": stale,
         "wrong_majors": wrong if live is not None else ([] if facts["running"] is False else None),
         "absent_optional": absent,

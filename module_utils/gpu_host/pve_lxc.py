@@ -112,6 +112,15 @@ def missing_nodes(nodes: dict[str, Any]) -> list[str]:
     return [path for path in REQUIRED_NODES if path not in nodes] + ([] if gpu_minors(nodes) else ["/dev/nvidia0"])
 
 
+def suggested_devices(devices: dict[str, Any]) -> list[str]:
+    """`-dev3 /dev/nvidia-uvm,mode=0666` for every node that comes by a mount or not at all, with numbers that are free."""
+    paths = [path for path, how in devices["nodes"].items() if how["by"] == "mount" and not path.startswith("/dev/nvidia-caps")]
+    paths += missing_nodes(devices["nodes"])
+    used = {item["key"] for item in devices["devices"]}
+    free = (index for index in range(256) if "dev%d" % index not in used)
+    return ["-dev%d %s,mode=0666" % (index, path) for index, path in zip(free, paths)]
+
+
 def stale_rules(facts: dict[str, Any], majors: dict[str, int], nodes: dict[str, int | None]) -> list[dict[str, Any]]:
     """Bind-mounted nodes that no rule of the container allows with the major number of today.
 
