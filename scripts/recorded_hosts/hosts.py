@@ -357,7 +357,6 @@ def kvm_q35() -> HostModel:
 
 def all_hosts() -> dict[str, Callable[[], HostModel]]:
     from .proxmox import pve_kvm, pve_lxc, pve_story
-    from .recording import h200_x2
 
     return {
         "bare-metal": bare_metal,
@@ -366,7 +365,6 @@ def all_hosts() -> dict[str, Callable[[], HostModel]]:
         "lxc-story": lxc_story,
         "kvm-story": kvm_story,
         "kvm-q35": kvm_q35,
-        "h200-x2": h200_x2,
         "pve-kvm": pve_kvm,
         "pve-lxc": pve_lxc,
         "pve-story": pve_story,

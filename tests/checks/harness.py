@@ -77,13 +77,13 @@ def base(name: str) -> bundle.BundleEvidence:
 
 
 @functools.cache
-def loaded_checks() -> tuple[check_files.Check, ...]:
-    """The project's checks, or none while there are none."""
+def loaded_checks(strict: bool = False) -> tuple[check_files.Check, ...]:
+    """The project's checks. A fault in one of them is an error; with `strict`, so is a name in `explains` that is no check."""
     directory = ROOT / "checks"
     if not list(directory.glob("*.yml")):
         return ()
     loader = DataLoader()
-    return tuple(check_files.load(str(directory), lambda path: loader.load_from_file(path, trusted_as_template=True)))
+    return tuple(check_files.load(str(directory), lambda path: loader.load_from_file(path, trusted_as_template=True), strict=strict))
 
 
 def merged(left: dict[str, Any], right: dict[str, Any]) -> dict[str, Any]:

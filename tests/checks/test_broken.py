@@ -23,6 +23,11 @@ def explained_by(check: str) -> set[str]:
     return found
 
 
+def test_the_checks_are_well_formed_and_explain_only_each_other() -> None:
+    assert {check.id for check in harness.loaded_checks(strict=True)} == set(CHECKS)
+    assert len(CHECKS) >= 50
+
+
 @pytest.mark.parametrize("check", sorted(CHECKS))
 def test_the_check_has_a_broken_fixture(check: str) -> None:
     assert any(path.name.split(".")[0] == check for path in FILES), "write tests/checks/broken/%s.yml (CONTRIBUTING.md says how)" % check
