@@ -104,11 +104,11 @@ import socket
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.gpu_host import bundle as bundles
-from ansible.module_utils.gpu_host import probe
+from ansible.module_utils.gpu_host import probe, probe_collective
 from ansible.module_utils.gpu_host.errors import Errors
 from ansible.module_utils.gpu_host.evidence import Evidence
 from ansible.module_utils.gpu_host.probe_run import ProbeEvidence
-from ansible.module_utils.gpu_probe import worker  # noqa: F401  so that Ansible sends the child's package along
+from ansible.module_utils.gpu_probe import collective, worker  # noqa: F401  so that Ansible sends the child's package along
 
 ARGUMENT_SPEC = {
     "when_busy": {"type": "str", "choices": ["skip", "force"], "default": "skip"},
@@ -144,7 +144,10 @@ def live(params: dict) -> ProbeEvidence:
         if params[name] < least:
             raise ValueError("%s must be at least %d, it is %d" % (name, least, params[name]))
     options = {"buffer_mib": params["buffer_mib"], "init_limit_s": params["init_limit"], "loopback": params["loopback"]}
-    return ProbeEvidence(options, params["time_limit"])
+    evidence = ProbeEvidence(options, params["time_limit"])
+    environment = {str(name): str(value) for name, value in params["environment"].items()}
+    evidence.commands[probe_collective.COLLECTIVE_COMMAND] = probe_collective.command(params["python"], environment)
+    return evidence
 
 
 def main() -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 from typing import Any, Callable
 
-from . import probe_causes, probe_verdict
+from . import probe_causes, probe_collective, probe_verdict
 from .errors import Errors
 from .evidence import NOT_CAPTURED, Evidence, Outcome
 from .probe_run import PROBE_COMMAND
@@ -45,7 +45,29 @@ def facts(evidence: Evidence, params: dict[str, Any], errors: Errors, restrict: 
     if raw is None:
         result["skipped_reason"] = "the probe's result cannot be read"
         return result
-    return build(raw, result, _topology(evidence), _in_guest(evidence))
+    build(raw, result, _topology(evidence), _in_guest(evidence))
+    result["collective"] = _collective(evidence, params, result, errors)
+    return result
+
+
+def _collective(evidence: Evidence, params: dict[str, Any], result: dict[str, Any], errors: Errors) -> dict[str, Any]:
+    """The all-reduce, once the pairs are known; not on GPUs that work, nor after a hang that may still hold a GPU."""
+    reason = None
+    if params.get("collective") == "false":
+        reason = "not asked for"
+    elif not result["ran"]:
+        reason = result["skipped_reason"]
+    elif len(result["devices"]) < 2:
+        reason = "one GPU"
+    elif result["hung_pairs"] or any(event["kind"] == "left_behind" for event in result["events"]):
+        reason = "not tried after a hang"
+    if reason:
+        return probe_collective.facts(None, reason)
+    answer = evidence.run(probe_collective.COLLECTIVE_COMMAND)
+    if answer.status == NOT_CAPTURED:
+        return probe_collective.facts(None, "this bundle holds no all-reduce")
+    raw = _decoded(answer, errors)
+    return probe_collective.facts(raw if raw and raw.get("arms") else None, (raw or {}).get("reason") or "its result cannot be read")
 
 
 def _empty() -> dict[str, Any]:
@@ -129,7 +151,7 @@ def _in_guest(evidence: Evidence) -> bool | None:
 
 
 def build(raw: dict[str, Any], result: dict[str, Any], topology: list[list[str]], in_guest: bool | None) -> dict[str, Any]:
-    """Facts from a raw result: copies what was measured, adds the verdicts and the lists."""
+    """Fill `result` from a raw result: what was measured, the verdicts and the lists."""
     for name in ("devices", "pairs", "loopback", "many_to_one", "events", "stages"):
         result[name] = raw.get(name) or result[name]
     result["all_at_once"], result["seconds"] = raw.get("all_at_once"), raw.get("seconds")
@@ -154,6 +176,8 @@ def build(raw: dict[str, Any], result: dict[str, Any], topology: list[list[str]]
         least = probe_verdict.least_bandwidth(pair["link"], result["devices"].get(source) or {}, result["devices"].get(target) or {}, in_guest)
         pair["least_gb_s"], pair["least_basis"] = least["gb_s"], least["basis"]
         pair.update(probe_verdict.judge(pair, least))
+        if pair["verdict"] == "unknown":
+            pair["reason"] = next((gpu for gpu in result["skipped_gpus"] if gpu.partition(": ")[0] in (source, target)), pair["reason"])
     _lists(result, restricted)
     return result
 

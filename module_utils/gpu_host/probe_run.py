@@ -33,6 +33,7 @@ class ProbeEvidence(LiveEvidence):
     def __init__(self, options: dict[str, Any], limit_s: float, python: str = sys.executable) -> None:
         super().__init__()
         self._options, self._limit_s, self._python = options, limit_s, python
+        # argv -> a function that returns what the command would print as JSON
         self.commands: dict[tuple[str, ...], Any] = {PROBE_COMMAND: self._probe}
 
     def only_initialise(self) -> None:
@@ -58,6 +59,7 @@ class Probe:
         self._options = dict(options)
         self._deadline = time.monotonic() + limit_s
         self._python = python
+        self._blamed: list[str] = []
         self.raw: dict[str, Any] = {"cuda": None, "devices": {}, "pairs": {}, "loopback": {}, "many_to_one": {}, "all_at_once": None}
         self.raw.update(events=[], stages={}, options={key: value for key, value in options.items() if key != "parent"})
 
@@ -78,18 +80,29 @@ class Probe:
             if stage == "clean up":
                 break
             if len(about) == 1:
-                skip.update(about)
-                self._blame(about[0], event)
+                skip |= self._blame(about[0], event)
             elif one_by_one or not stage.startswith("bandwidth"):
                 done |= {"all_at_once  "} | {"many_to_one %s " % address for address in self.raw["devices"]}
             one_by_one = one_by_one or len(about) > 1
         self.raw["seconds"] = round(time.monotonic() - began, 2)
         return self.raw
 
-    def _blame(self, name: str, event: dict[str, Any]) -> None:
-        place = self.raw["pairs"].get(name) if "->" in name else self.raw["devices"].get(name)
-        if place is not None:
-            place["error"] = {**(event.get("error") or {}), "stage": event["stage"], "kind": event["kind"]}
+    def _blame(self, name: str, event: dict[str, Any]) -> set[str]:
+        """Note the fault where it belongs; what to leave alone from now on. A GPU that two pairs failed with is left out itself."""
+        fault = {**(event.get("error") or {}), "stage": event["stage"], "kind": event["kind"]}
+        if "->" not in name:
+            self.raw["devices"].get(name, {})["error"] = fault
+            return {name}
+        self.raw["pairs"].get(name, {})["error"] = fault
+        ends = {address: sum(1 for key in self._blamed if address in key) for address in name.split("->")}
+        self._blamed.append(name)
+        # Both directions of one pair failing says nothing about which end it is; a third GPU does.
+        others = {address for key in self._blamed for address in key.split("->")}
+        worst = max(ends, key=lambda address: ends[address])
+        if ends[worst] and len(others) > 2:
+            self.raw["devices"].get(worst, {})["error"] = fault
+            return {name, worst}
+        return {name}
 
     def _take(self, path: list[str], value: Any) -> None:
         place = self.raw

@@ -66,14 +66,13 @@ class Worker:
             return
         self._contexts()
         if self._host is not None:
-            try:
-                if len(self._gpus) == 1 or self._options.get("loopback"):
-                    self._loopback()
-                if len(self._gpus) > 1:
-                    self._pairs()
-            finally:
-                self._begin("clean up", CONTEXT_LIMIT_S)
-                self._close()
+            if len(self._gpus) == 1 or self._options.get("loopback"):
+                self._loopback()
+            if len(self._gpus) > 1:
+                self._pairs()
+            # Not after a fault that ends the process's use of CUDA: then every call fails, and the end of the process frees all.
+            self._begin("clean up", CONTEXT_LIMIT_S)
+            self._close()
         self._begin("end", 5)
 
     def _initialise(self) -> bool:
@@ -233,8 +232,7 @@ class Worker:
                     continue
                 self._begin("deliver by " + method, PAIR_LIMIT_S, [key])
                 with _Recorded(self, source, target, "delivered"):
-                    source.enable(target)
-                    target.enable(source)
+                    (target.enable(source) if method == "sm_load" else source.enable(target))
                     self._put(deliver.check(source, target, method, self._host), "pairs", key, "delivered", method)
 
     def _latency(self, usable: Sequence[tuple[Gpu, Gpu]]) -> None:
@@ -327,11 +325,8 @@ class Worker:
 
     def _close(self) -> None:
         if self._host is not None:
-            try:
-                self._gpus[0].use()
-                self._host.close()
-            except CudaError:
-                pass  # the context is lost; the process's end frees the rest
+            self._gpus[0].use()
+            self._host.close()
         for gpu in self._gpus:
             gpu.close()
 

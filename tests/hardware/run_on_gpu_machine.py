@@ -1,0 +1,332 @@
+#!/usr/bin/env python3
+"""Runs everything that needs a GPU, in one call, on a machine with any number of them, and writes what it saw.
+
+    python3 tests/hardware/run_on_gpu_machine.py OUTPUT_DIRECTORY [--only STEP,STEP]
+
+Needs Python 3.9 and the NVIDIA driver; the steps `busy`, `properties` and `collective` need PyTorch too and say so where it is missing.
+Writes OUTPUT_DIRECTORY/report.json and report.txt; exits 1 if an expectation failed.
+"""
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import Any, Callable
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "benchmarks"))
+import probe as benchmark  # noqa: E402  benchmarks/probe.py
+
+benchmark.importable()
+from ansible.module_utils.gpu_host import bundle, probe, probe_collective, probe_run  # noqa: E402
+from ansible.module_utils.gpu_host.errors import Errors  # noqa: E402
+
+# Holds most of each GPU's memory and keeps every GPU busy until standard input ends, as a loaded server does.
+HOLDER = """
+import sys, threading, torch
+left_mib = int(sys.argv[1])
+held = []
+for index in range(torch.cuda.device_count()):
+    with torch.cuda.device(index):
+        matrix = torch.ones(2048, 2048, device="cuda")
+        matrix @ matrix
+        torch.cuda.synchronize()
+        free, total = torch.cuda.mem_get_info()
+        held.append((torch.empty(max(0, free - left_mib * 2**20), dtype=torch.uint8, device="cuda"), matrix))
+print("holding", flush=True)
+threading.Thread(target=lambda: (sys.stdin.read(), stop.append(1)), daemon=True).start()
+stop = []
+while not stop:
+    for index, (block, matrix) in enumerate(held):
+        with torch.cuda.device(index):
+            matrix @ matrix
+            torch.cuda.synchronize()
+print("intact", flush=True)
+"""
+
+
+class Machine:
+    """Collects what every step saw and which expectations held."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.report: dict[str, Any] = {"steps": {}, "failed": []}
+        self.lines: list[str] = []
+
+    def say(self, text: str) -> None:
+        print(text, flush=True)
+        self.lines.append(text)
+
+    def expect(self, held: bool, what: str) -> None:
+        self.say("  %s %s" % ("ok    " if held else "FAILED", what))
+        if not held:
+            self.report["failed"].append(what)
+
+    def step(self, name: str, work: Callable[[Machine], Any]) -> None:
+        self.say("== " + name)
+        began = time.monotonic()
+        try:
+            seen = work(self)
+        except Exception:  # one step's fault must not cost the others, nor the time on the machine
+            seen = {"traceback": traceback.format_exc()}
+            self.expect(False, "%s: %s" % (name, seen["traceback"].strip().splitlines()[-1]))
+            self.say(seen["traceback"])
+        self.report["steps"][name] = {"seconds": round(time.monotonic() - began, 2), "seen": seen}
+        self.write()
+
+    def write(self) -> None:
+        (self.directory / "report.json").write_text(json.dumps(self.report, indent=1, default=str) + "\n")
+        (self.directory / "report.txt").write_text("\n".join(self.lines) + "\n")
+
+
+def output_of(*argv: str, timeout: float = 60) -> str:
+    try:
+        done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=timeout, check=False, stdin=subprocess.DEVNULL)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return str(error)
+    return done.stdout.decode("utf-8", "replace")
+
+
+def facts(limit_s: float = 180, collective: bool = False, force: bool = False, **options: Any) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The probe's facts as the module makes them, and the records that a bundle would hold."""
+    evidence = probe_run.ProbeEvidence({"buffer_mib": 256, "init_limit_s": 60, **options}, limit_s)
+    evidence.commands[probe_collective.COLLECTIVE_COMMAND] = probe_collective.command(None, {})
+    recorder = bundle.RecordingEvidence(evidence)
+    errors = Errors("probe")
+    params = {"when_busy": "force" if force else "skip", "collective": "auto" if collective else "false"}
+    found = probe.facts(recorder, params, errors, evidence.only_initialise)
+    found["errors"] = errors.entries
+    return found, recorder.records
+
+
+def memory_used() -> list[int]:
+    text = output_of("nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits")
+    return [int(line) for line in text.split() if line.isdigit()]
+
+
+def workers() -> list[int]:
+    """Processes of the probe that are still there."""
+    found = []
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            try:
+                if b"gpu_probe.worker" in Path("/proc", entry, "cmdline").read_bytes():
+                    found.append(int(entry))
+            except OSError:
+                continue
+    return found
+
+
+def wait_until(condition: Callable[[], bool], seconds: float) -> bool:
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.1)
+    return True
+
+
+# -- the steps ------------------------------------------------------------------------------------------------------------------
+
+
+def environment(machine: Machine) -> Any:
+    commands = {
+        "python": (sys.executable, "-V"),
+        "list": ("nvidia-smi", "-L"),
+        "topology": ("nvidia-smi", "topo", "-m"),
+        "p2p read": ("nvidia-smi", "topo", "-p2p", "r"),
+        "nvlink": ("nvidia-smi", "nvlink", "-s"),
+        "gate processes": probe.APPS_COMMAND,
+        "gate GPUs": probe.GPUS_COMMAND,
+        "signature": probe_run.SIGNATURE_COMMAND,
+    }
+    seen = {name: output_of(*argv) for name, argv in commands.items()}
+    links = {}
+    for device in sorted(Path("/sys/bus/pci/devices").glob("*")):
+        if (device / "vendor").read_text().strip() == "0x10de":
+            for name in ("current_link_speed", "current_link_width", "max_link_speed", "max_link_width"):
+                path = device / name
+                links["%s/%s" % (device.name, name)] = path.read_text().strip() if path.exists() else None
+    machine.say(seen["list"].strip())
+    return {**seen, "links": links}
+
+
+def idle(machine: Machine) -> Any:
+    before = memory_used()
+    found, records = facts()
+    machine.report["gpus"] = len(found["devices"])
+    machine.expect(found["cuda"]["initialised"] is True, "cuInit succeeds in the child (%s s)" % found["cuda"]["seconds"])
+    machine.expect(found["ran"] is True, "the probe ran: %s" % found["skipped_reason"])
+    machine.expect(not found["events"], "no stage hung or crashed: %s" % found["events"])
+    machine.expect(all(not (device.get("opened") or {}).get("kernels_error") for device in found["devices"].values()), "the driver took the PTX kernels")
+    for key, part in {**found["pairs"], **found["loopback"]}.items():
+        delivered = {method: result.get("status") for method, result in (part.get("delivered") or {}).items()}
+        machine.expect(set(delivered) == {"copy_engine", "sm_store", "sm_load"} and set(delivered.values()) == {"ok"}, "%s delivered: %s" % (key, delivered))
+        rates = {name: figure["median"] for name, figure in (part.get("bandwidth_gb_s") or {}).items()}
+        times = {name: figure.get("median") for name, figure in (part.get("latency_us") or {}).items()}
+        control = {name: figure.get("median") for name, figure in (part.get("control_latency_us") or {}).items()}
+        machine.say("  %s GB/s %s us %s control us %s" % (key, rates, times, control))
+        machine.expect(bool(rates) and all(rates.values()), "%s bandwidths measured" % key)
+        machine.expect(bool(times) and all(times.values()), "%s latencies measured" % key)
+    for key, pair in found["pairs"].items():
+        machine.expect(pair["verdict"] == "ok", "%s: %s: %s" % (key, pair["verdict"], pair["reason"]))
+    machine.say("  all at once %s" % json.dumps(found["all_at_once"]))
+    machine.say("  stages %s total %s s" % (found["stages"], found["seconds"]))
+    machine.expect(wait_until(lambda: not workers(), 3), "no worker is left")
+    machine.expect(wait_until(lambda: all(now <= then + 16 for now, then in zip(memory_used(), before)), 10), "GPU memory as before: %s" % before)
+    replayed = probe.facts(bundle.BundleEvidence({"captured_at": 0.0}, records), {"collective": "false"}, Errors("probe"))
+    same = all(replayed[name] == found[name] for name in ("pairs", "loopback", "verdicts", "cuda", "devices"))
+    machine.expect(same, "a bundle of it replays to the same facts")
+    (machine.directory / "probe-records.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    return found
+
+
+def visible_devices(machine: Machine) -> Any:
+    seen = {}
+    for value in ("", "0", "7"):
+        os.environ["CUDA_VISIBLE_DEVICES"] = value
+        os.environ["CUDA_DEVICE_ORDER"] = "FASTEST_FIRST"
+        raw = probe_run.Probe({"only_initialise": True}, 60).run()
+        seen[value] = sorted(raw["devices"])
+    del os.environ["CUDA_VISIBLE_DEVICES"], os.environ["CUDA_DEVICE_ORDER"]
+    machine.expect(all(len(found) == machine.report.get("gpus") for found in seen.values()), "all GPUs whatever CUDA_VISIBLE_DEVICES says: %s" % seen)
+    return seen
+
+
+def properties(machine: Machine) -> Any:
+    """What the binding reads against what PyTorch reads."""
+    script = (
+        "import json, torch\n"
+        "print(json.dumps([[p.name, p.multi_processor_count, '%d.%d' % (p.major, p.minor), '%04x:%02x:%02x.0' % "
+        "(p.pci_domain_id, p.pci_bus_id, p.pci_device_id), p.total_memory >> 20] for p in map(torch.cuda.get_device_properties, range(torch.cuda.device_count()))]))"
+    )
+    python = probe_collective.find_python(None)[0]
+    if python is None:
+        return "no PyTorch"
+    os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
+    theirs = json.loads(output_of(python, "-c", script).strip().splitlines()[-1])
+    found, _ = facts(buffer_mib=4)
+    ours = [
+        [device["name"], device["multiprocessors"], device["compute_capability"], address, device["opened"]["memory_total_mib"]]
+        for address, device in sorted(found["devices"].items(), key=lambda item: item[1]["cuda_index"])
+    ]
+    machine.expect(ours == theirs, "names, processors, capabilities, addresses and memory as PyTorch reads them: %s / %s" % (ours, theirs))
+    return {"ours": ours, "torch": theirs}
+
+
+def busy(machine: Machine) -> Any:
+    """Beside a process that holds all but 2.5 GB of every GPU: skipped by default, measured when forced, and the process unharmed."""
+    python = probe_collective.find_python(None)[0]
+    if python is None:
+        return "no PyTorch"
+    seen = {}
+    for left_mib in (2500, 700):
+        holder = subprocess.Popen([python, "-c", HOLDER, str(left_mib)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        assert holder.stdin and holder.stdout
+        try:
+            machine.expect(holder.stdout.readline() == b"holding\n", "a process holds the GPUs' memory (%d MiB left)" % left_mib)
+            skipped, _ = facts()
+            machine.expect(not skipped["ran"] and bool(skipped["skipped_reason"]), "skipped: %s" % skipped["skipped_reason"])
+            machine.expect(skipped["cuda"]["initialised"] is True and len(skipped["devices"]) == machine.report.get("gpus"), "CUDA and the claims are known all the same")
+            forced, _ = facts(force=True)
+            buffers = {address: (device.get("opened") or {}).get("buffer_mib") or device.get("error") for address, device in forced["devices"].items()}
+            machine.say("  forced with %d MiB left: ran %s, buffers %s, skipped %s" % (left_mib, forced["ran"], buffers, forced["skipped_gpus"]))
+            good = forced["ran"] and not forced["undelivered_pairs"] and not forced["events"]
+            machine.expect(good or bool(forced["skipped_gpus"]), "measured when forced, or left out with the reason")
+            seen[left_mib] = {"skipped": skipped["skipped_reason"], "gate": skipped["gate"], "forced": forced}
+        finally:
+            holder.stdin.close()
+            machine.expect(holder.stdout.read() == b"intact\n" and holder.wait(60) == 0, "the process was not harmed")
+    return seen
+
+
+def killed(machine: Machine) -> Any:
+    """The parent is killed while its child works: the child goes too and the memory comes back."""
+    before = memory_used()
+    script = "import sys; sys.path.insert(0, %r); import probe; probe.probe()" % str(ROOT / "benchmarks")
+    seen = []
+    for delay in (0.3, 1.0, 2.0):
+        parent = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.DEVNULL)
+        wait_until(lambda: bool(workers()), 5)
+        time.sleep(delay)
+        running = workers()
+        parent.send_signal(signal.SIGKILL)
+        parent.wait()
+        gone = wait_until(lambda: not workers(), 10)
+        seen.append({"delay": delay, "workers": running, "gone": gone})
+        machine.expect(gone, "killed after %g s: worker %s is gone" % (delay, running))
+    machine.expect(wait_until(lambda: all(now <= then + 16 for now, then in zip(memory_used(), before)), 10), "GPU memory as before")
+    return seen
+
+
+def limits(machine: Machine) -> Any:
+    """Time limits that cannot be kept: reported as such, and nothing left behind."""
+    short, _ = facts(init_limit_s=0.05)
+    machine.expect(short["cuda"]["hung"] is True and not short["ran"], "cuInit over its limit is reported: %s" % short["cuda"]["detail"])
+    machine.expect(wait_until(lambda: not workers(), 5), "no worker is left")
+    cut, _ = facts(limit_s=1.5)
+    machine.expect([event["kind"] for event in cut["events"]] in (["out_of_time"], []), "the whole limit is kept: %s" % cut["events"])
+    machine.expect(wait_until(lambda: not workers(), 5), "no worker is left")
+    return {"init": short["cuda"], "whole": cut["events"], "seconds": cut["seconds"]}
+
+
+def collective(machine: Machine) -> Any:
+    python, reason = probe_collective.find_python(None)
+    if python is None:
+        return reason
+    gpus = machine.report.get("gpus") or 1
+    raw = probe_collective.run(python, gpus, {})
+    found = probe_collective.facts(raw, None)
+    for name, arm in raw["arms"].items():
+        machine.say("  %s: %s %s s, torch %s nccl %s %s" % (name, arm["state"], arm["seconds"], arm["torch"], arm["nccl"], arm["detail"] or ""))
+        for size, figures in arm["sizes"].items():
+            machine.say("    %s bytes: %s us, %s GB/s, wrong %s" % (size, figures.get("latency_us"), figures.get("bus_bandwidth_gb_s"), figures["wrong"]))
+        machine.say("    transports %s warnings %s errors %s" % (arm["transports"], arm["warnings"], arm["errors"]))
+        machine.expect(len(arm["sizes"]) == len(probe_collective.SIZES), "%s: all sizes measured" % name)
+    machine.expect(found["verdict"] == "ok", "the all-reduce is right: %s %s" % (found["verdict"], found["explanation"]))
+    machine.expect(gpus < 2 or not found["pairs_without_p2p"], "NCCL uses P2P: %s" % found["pairs_without_p2p"])
+    return raw
+
+
+def ratios(machine: Machine) -> Any:
+    path = machine.directory / "benchmark.json"
+    text = output_of(sys.executable, str(ROOT / "benchmarks" / "probe.py"), "--json", str(path), timeout=300)
+    machine.say(text)
+    records = json.loads(path.read_text()) if path.exists() else []
+    for record in records:
+        machine.expect(record["met"], "%s: %s (wanted %s)" % (record["target"], record["measured"], record["wanted"]))
+    machine.expect(bool(records), "the benchmark ran")
+    return records
+
+
+STEPS = (environment, idle, visible_devices, properties, busy, killed, limits, collective, ratios)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("directory", type=Path)
+    parser.add_argument("--only", help="names of steps, by comma: " + ", ".join(step.__name__ for step in STEPS))
+    options = parser.parse_args()
+    options.directory.mkdir(parents=True, exist_ok=True)
+    machine = Machine(options.directory)
+    if shutil.which("nvidia-smi") is None:
+        machine.say("no nvidia-smi here")
+    for step in STEPS:
+        if not options.only or step.__name__ in options.only.split(",") or step is environment:
+            machine.step(step.__name__, step)
+    machine.say("%d failed" % len(machine.report["failed"]))
+    for failure in machine.report["failed"]:
+        machine.say("FAILED " + failure)
+    machine.write()
+    return 1 if machine.report["failed"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
