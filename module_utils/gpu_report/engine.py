@@ -158,12 +158,14 @@ class _Judge:
         if operator == "leaf":
             nulls = [path for path in self._nulls(expressions.reads(text).unguarded) if not self._is_missing_expectation(path)]
             return self._because(nulls[0]) if nulls else self._asked(condition)
-        values = [self._three_valued(self._like(condition, operand)) for operand in operands]
+        decisive = {"or": True, "and": False}.get(operator)
+        values: list[bool | _Unknown] = []
+        for operand in operands:  # as Python does: what follows a decisive operand may have no value at all
+            values.append(self._three_valued(self._like(condition, operand)))
+            if values[-1] is decisive:
+                return values[-1]
         if operator == "not":
             return values[0] if isinstance(values[0], _Unknown) else not values[0]
-        decisive = operator == "or"
-        if any(value is decisive for value in values):
-            return decisive
         return next((value for value in values if isinstance(value, _Unknown)), not decisive)
 
     def _asked(self, condition: Any) -> bool | _Unknown:
