@@ -22,7 +22,8 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
     `nodes`: name -> {kind, major, minor, mode, uid, gid} of /dev/nvidia* and nvidia-caps/*; None if /dev cannot be listed.
     `majors`: {nvidia, nvidia_uvm, nvidia_caps} as the kernel registered them (None: not registered); None if unknown.
     `gpu_minors`: PCI address -> minor number of its node, from /proc/driver/nvidia/gpus. `missing`: names that should be
-    there; `missing_control`: those among them that every CUDA process needs. `stale`: [{name, major, registered, text}].
+    there; `missing_control`: those among them that every CUDA process needs; `no_gpu_node`: no nvidiaN
+    is there although the driver holds GPUs. `stale`: [{name, major, registered, text}].
     `opens`: {nvidiactl, nvidia-uvm} -> whether opening them works here (None: not tried). `unusable`: [{name, why, text}].
     """
     listing = evidence.list("/dev")
@@ -42,6 +43,7 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
         "gpu_minors": minors,
         "missing": missing,
         "missing_control": None if missing is None else [name for name in missing if not name[-1].isdigit()],
+        "no_gpu_node": None if nodes is None or minors is None else bool(minors) and not any(_is_gpu_node(name) for name in nodes),
         "stale": None if nodes is None or majors is None else _stale(nodes, majors),
         "opens": opens,
         "unusable": None if nodes is None else _unusable(nodes, opens, _file_mode(evidence)),
@@ -108,6 +110,10 @@ def _stale(nodes: dict[str, Entry], majors: dict[str, int | None]) -> list[dict[
             text = "/dev/%s has major %s, the kernel registered %s" % (name, entry.major, registered)
             found.append({"name": name, "major": entry.major, "registered": registered, "text": text})
     return found
+
+
+def _is_gpu_node(name: str) -> bool:
+    return name.startswith("nvidia") and name[len("nvidia") :].isdigit()
 
 
 def _owner(name: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from . import cuda_toolkits, device_nodes, driver_packages, driver_requirements, driver_services, gpu_addresses, modules, versions
+from . import cuda_toolkits, device_nodes, driver_packages, driver_requirements, driver_services, gpu_addresses, kernel, modules, versions
 from .errors import Errors
 from .evidence import ABSENT, DENIED, Evidence
 
@@ -33,14 +33,15 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
     `loaded` (None if unknown), `version` and `flavor` (open, proprietary) of the running module, `branch` (580);
     `on_disk` {version, flavor, license, signer, path} of the module that the next load takes, each None if there is none;
     `libraries` {libcuda, libnvidia_ml: [{path, version}]}; `mismatched`: sentences on what differs from the running module's
-    version ([] all agree, None nothing to compare); `cuda` the newest CUDA release of the running driver;
+    version ([] all agree, None unknown); `cuda` the newest CUDA release of the running driver;
     `gsp_firmware` (PCI address -> version or None), `nouveau_loaded`, `secure_boot`, `dkms` ([{module, version, kernel, state}],
-    None if not installed), `built_for_running_kernel`, `nvswitches` (addresses); and the facts of `driver_requirements.of_gpus`,
+    None if not installed), `built_for_running_kernel`, `built_for_newest_kernel`, `nvswitches` (addresses); and the facts of `driver_requirements.of_gpus`,
     `driver_services`, `driver_packages` (as `packaging`) and `cuda_toolkits`.
     """
     running = modules.loaded_modules(evidence, errors)
-    loaded = None if running is None else "nvidia" in running
-    version, flavor = _running_module(evidence, errors, loaded)
+    version, flavor = _running_module(evidence, errors, bool(running and "nvidia" in running))
+    # A sandbox may hide the list of modules and still offer the driver's own files.
+    loaded = True if version or flavor else None if running is None else "nvidia" in running
     devices = gpu_addresses.devices(evidence)
     on_disk = _module_on_disk(evidence, errors)
     libraries = _libraries(evidence, errors)
@@ -48,6 +49,7 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
     gpus = {device.address: device.device for device in (devices or {}).values() if device.is_gpu and device.driver != "vfio-pci"}
     requirements = driver_requirements.of_gpus(gpus, version, flavor)
     dkms = _dkms(evidence, errors)
+    release = evidence.read("/proc/sys/kernel/osrelease").text.strip()
     return {
         "loaded": loaded,
         "version": version,
@@ -61,7 +63,8 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
         "nouveau_loaded": None if running is None else "nouveau" in running,
         "secure_boot": secure_boot(evidence, errors),
         "dkms": dkms,
-        "built_for_running_kernel": _built(dkms, evidence.read("/proc/sys/kernel/osrelease").text.strip()),
+        "built_for_running_kernel": _built(dkms, release),
+        "built_for_newest_kernel": _built(dkms, kernel.newest(kernel.installed(evidence.list("/boot"))) or release),
         "nvswitches": None if devices is None else sorted(device.address for device in devices.values() if device.is_nvswitch),
         **requirements,
         **services,
@@ -71,14 +74,14 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
 
 
 def mismatched(running: str | None, on_disk: str | None, libraries: dict[str, Any] | None, fabric_manager: str | None) -> list[str] | None:
-    """What differs from the running module's version, in words; None where there is no running version or nothing beside it."""
+    """What differs from the running module's version, in words; None where that version or everything beside it is unknown."""
     if running is None:
         return None
     others = [("the module on disk is", on_disk), ("the Fabric Manager is", fabric_manager)]
     for entries in (libraries or {}).values():
         others += [("%s is" % entry["path"], entry["version"]) for entry in entries]
     known = [(what, version) for what, version in others if version]
-    if not known:
+    if not known and libraries is None:
         return None
     return ["%s %s" % (what, version) for what, version in known if not versions.same(version, running)]
 

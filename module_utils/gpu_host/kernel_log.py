@@ -25,7 +25,7 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
     Keys: `source` (the command that answered, None if none), `covers_boot` (whether the log reaches back to the boot),
     `findings` (list, None when no log could be read), `by_kind` (kind -> those findings that count: about a GPU or its path,
     not undone by a later load of the driver, no consequence of another one; each None when unknown), `fatal_xids` (without
-    79, which is in by_kind.fallen_off_bus), `other_xids`, `other_devices` (number of findings about other devices),
+    79, which is in by_kind.fallen_off_bus), `other_xids`, `uvm_failures` (HMM and others), `other_devices` (number of findings about other devices),
     `dropped` (messages beyond the limit of different findings), `denied` (whether a log is there and was refused).
 
     A finding: `kind`, `address` (PCI, None if the message has none), `xid` (int or None), `code` (Xid, SXid, BAR, source
@@ -73,7 +73,7 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
 
 def _sorted_out(findings: list[dict[str, Any]] | None) -> dict[str, Any]:
     if findings is None:
-        return {"by_kind": dict.fromkeys(log_patterns.KINDS), "fatal_xids": None, "other_xids": None, "other_devices": None}
+        return {"by_kind": dict.fromkeys(log_patterns.KINDS), "fatal_xids": None, "other_xids": None, "uvm_failures": None, "other_devices": None}
     counting = [item for item in findings if item["gpu"] is not False and not item["superseded"] and item["consequence_of"] is None]
     by_kind: dict[str, list[dict[str, Any]]] = {kind: [] for kind in log_patterns.KINDS}
     for item in counting:
@@ -82,6 +82,7 @@ def _sorted_out(findings: list[dict[str, Any]] | None) -> dict[str, Any]:
         "by_kind": by_kind,
         "fatal_xids": [item for item in by_kind["xid"] if item["severity"] == xid.FATAL],
         "other_xids": [item for item in by_kind["xid"] if item["severity"] != xid.FATAL],
+        "uvm_failures": by_kind["uvm_hmm"] + by_kind["uvm_failed"],
         "other_devices": sum(1 for item in findings if item["gpu"] is False),
     }
 

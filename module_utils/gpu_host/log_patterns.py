@@ -34,7 +34,8 @@ KINDS = {
 }
 # Kinds that a later successful load of the driver makes history.
 ENDED_BY_RELOAD = frozenset(
-    "needs_open_modules unsupported_gpu rm_init_failed bar_unassigned api_mismatch probe_failed uvm_hmm uvm_failed module_rejected".split()
+    {"needs_open_modules", "unsupported_gpu", "rm_init_failed", "bar_unassigned", "api_mismatch"}
+    | {"probe_failed", "uvm_hmm", "uvm_failed", "module_rejected"}
 )
 
 # A line without one of these words is not looked at again.

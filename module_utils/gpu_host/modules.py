@@ -25,7 +25,8 @@ _FORCES_P2P = {"ForceP2P": (2,), "RMForceP2PType": (0,), "RMPcieP2PType": (0,), 
 _DWORDS = "NVreg_RegistryDwords"
 # Static options that RegistryDwords may hold too.
 _STATIC = frozenset(
-    "EnableResizableBar GrdmaPciTopoCheckOverride EnablePCIERelaxedOrderingMode DmaRemapPeerMmio NvLinkDisable EnableStreamMemOPs".split()
+    {"EnableResizableBar", "GrdmaPciTopoCheckOverride", "EnablePCIERelaxedOrderingMode"}
+    | {"DmaRemapPeerMmio", "NvLinkDisable", "EnableStreamMemOPs"}
 )
 
 
@@ -36,7 +37,7 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
     `options` (name -> {live, configured, source, cmdline, pending}: the running value, the value of the files and where it
     stands, the value of the kernel command line, and whether the next load would change it), `blacklisted` (places).
     `live_options`: module -> {option: running value}. `registry_dwords`: {live, configured}, each name -> value.
-    `pending_options`, `unsaved_options` (set now, but nowhere configured), `conflicting_options`: lists with `text` for people.
+    `pending_options`, `unsaved_options` (set now, but nowhere configured; with the `line` to write), `conflicting_options`: lists with `text` for people.
     `forced_p2p`: registry keys that force the P2P grant, [{name, value, where}], None when the driver's parameters are unknown.
     `configuration`: {complete, files, faults}. `initramfs`: see `initramfs.gather`.
     """
@@ -193,7 +194,7 @@ def _unsaved(facts: dict[str, Any], complete: bool) -> list[dict[str, Any]] | No
     option = facts["nvidia_uvm"]["options"]["uvm_disable_hmm"]
     if option["live"] is True and option["configured"] is None and option["cmdline"] is None:
         text = "nvidia_uvm uvm_disable_hmm: Y in the running module, not configured anywhere"
-        return [{"module": "nvidia_uvm", "name": "uvm_disable_hmm", "live": True, "text": text}]
+        return [{"module": "nvidia_uvm", "name": "uvm_disable_hmm", "live": True, "line": "options nvidia_uvm uvm_disable_hmm=1", "text": text}]
     return []
 
 
