@@ -30,7 +30,7 @@ HEADER = re.compile(r"^(%s)\s+(\S.*)$" % ADDRESS)
 NUMERIC_HEADER = re.compile(r"^([0-9a-f]{4}): ([0-9a-f]{4}):([0-9a-f]{4})\b")
 HEX_ROW = re.compile(r"^([0-9a-f]{2,3}): ((?:[0-9a-f]{2} ){0,15}[0-9a-f]{2})\s*$")
 REGION = re.compile(r"^\s+Region (\d): (Memory|I/O ports) at (\S+)(.*)$")
-LINK = re.compile(r"Speed (\d+(?:\.\d+)?)GT/s.*?, Width x(\d+)")
+LINK = re.compile(r"Speed (?:(\d+(?:\.\d+)?)GT/s|unknown).*?, Width x(\d+)")
 KINDS = {
     "Root Port": "root_port",
     "Upstream Port": "upstream",
@@ -154,8 +154,10 @@ def _config_from_text(device: dict[str, Any], text: str, whole: bool) -> dict[st
         link = {"kind": KINDS.get(express.group(1).strip()), "slot": "(Slot+)" in express.group(0)}
         for prefix, label in (("max_", "LnkCap"), ("", "LnkSta")):
             numbers = LINK.search(_first_line(text, label + ":"))
-            link[prefix + "speed_gt_s"] = float(numbers.group(1)) if numbers else None
+            link[prefix + "speed_gt_s"] = float(numbers.group(1)) if numbers and numbers.group(1) else None
             link[prefix + "width"] = int(numbers.group(2)) if numbers else None
+        # "Speed unknown, Width x0" in the capability: the port does not say.
+        link["max_width"] = link["max_width"] or None
     capabilities, control = _acs_line(text, "ACSCap:"), _acs_line(text, "ACSCtl:")
     acs: Any = False if known and "Access Control Services" not in text else None
     if control is not None:
