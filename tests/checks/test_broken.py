@@ -19,7 +19,7 @@ def explained_by(check: str) -> set[str]:
         name = todo.pop()
         if name not in found:
             found.add(name)
-            todo += CHECKS[name].explains
+            todo += CHECKS[name].explains if name in CHECKS else ()
     return found
 
 
