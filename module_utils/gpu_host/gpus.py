@@ -73,8 +73,9 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
     for entry in lost or ():
         entry["index"] = (found.devices or {}).get(entry["address"], entry)["index"]
     computed = gpu_findings.findings(found.devices, state["count"] is not None)
-    unsure = [name for name in gpu_findings.LISTS if computed[name] is None]
-    if found.devices and unsure:
+    absent = {"recovery_needed": "recovery_reported", "fabric_not_ready": "fabric_present", "width_reduced": "link_reported"}
+    unsure = [name for name in gpu_findings.LISTS if computed[name] is None and computed.get(absent.get(name, ""), True) is not False]
+    if found.devices and unsure and state["count"] is not None:
         errors.add(found.source or " ".join(XML), "does not show, for every GPU, what tells: " + ", ".join(unsure).replace("_", " "))
     return {**state, "source": found.source, "devices": found.devices, "lost": lost, **computed}
 
@@ -91,6 +92,10 @@ def indices_from(evidence: Evidence, found: _Found | None) -> dict[int, str]:
     if asked:
         return asked
     if found is None:
+        whole = evidence.run(XML, LIMIT_SECONDS)
+        order = smi_xml.order(whole.stdout) if whole.ok and not _complaints(whole) else None
+        if order is not None:
+            return dict(enumerate(order))
         found = _read(evidence, evidence.run(XML, LIMIT_SECONDS), Errors("gpus"))
     if found.devices is None or found.log is None:
         return {}

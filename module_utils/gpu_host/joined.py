@@ -21,7 +21,7 @@ def join(facts: Facts, errors: Errors) -> Facts:
     - ``minors_without_node``: ``[{address, index, minor}]`` without a /dev/nvidiaN
     - ``width_disagreements``: ``[{address, smi, pci}]`` where nvidia-smi and the kernel differ on a link's width
     - ``nvlink_present``; ``nvlinks_down``: ``[{address, index, active, expected, inactive}]``; ``nvlink_active_fewest``
-    - ``gpus_without_numa_node``: addresses, where the host has several nodes; ``numa_node_count``
+    - ``gpus_without_numa_node``: addresses for which nvidia-smi names no node, on a host with several; ``numa_node_count``
     - ``p2p_gpus_differ``: whether the P2P matrix shows another number of GPUs than nvidia-smi; ``pcie_p2p``: more than one GPU, not all
       joined by NVLink, so that P2P has to cross PCI Express
     """
@@ -38,8 +38,8 @@ def join(facts: Facts, errors: Errors) -> Facts:
         "width_disagreements": _width_disagreements(devices, on_bus),
         **_nvlinks(gpus, topology.get("nvlink")),
         "numa_node_count": None if nodes is None else len(nodes),
-        "gpus_without_numa_node": _without_numa_node(devices, on_bus, topology, nodes),
-        "p2p_gpus_differ": _differ(p2p.get("gpu_count"), gpus.get("count")),
+        "gpus_without_numa_node": _without_numa_node(topology.get("gpus_without_numa_node"), nodes),
+        "p2p_gpus_differ": _differ(p2p.get("gpu_count"), gpus.get("parsed") if gpus.get("count") is not None else None),
         "pcie_p2p": _pcie_p2p(gpus, p2p),
     }
 
@@ -126,21 +126,10 @@ def _nvlinks(gpus: Facts, nvlink: Facts | None) -> Facts:
     return {"nvlink_present": present, "nvlinks_down": down if down or not unsure else None, "nvlink_active_fewest": min(active, default=None)}
 
 
-def _without_numa_node(devices: Facts | None, on_bus: Facts | None, topology: Facts, nodes: Facts | None) -> list[str] | None:
-    if nodes is None or devices is None:
-        return None
-    if len(nodes) < 2:
+def _without_numa_node(nodeless: list[str] | None, nodes: Facts | None) -> list[str] | None:
+    if nodes is not None and len(nodes) < 2:
         return []
-    affinity = topology.get("gpus")
-    if affinity is None and on_bus is None:
-        return None
-
-    def known(where: str) -> bool:
-        by_smi = ((affinity or {}).get(where) or {}).get("numa_node")
-        by_kernel = ((on_bus or {}).get(where) or {}).get("numa_node")
-        return any(isinstance(node, int) and node >= 0 for node in (by_smi, by_kernel))
-
-    return [where for where in devices if not known(where)]
+    return nodeless if nodes is not None else None
 
 
 def _differ(first: int | None, second: int | None) -> bool | None:

@@ -27,9 +27,10 @@ _LINK, _LINK_TEXT = "pci/pci_gpu_link_info/", "pci/gpu link info/"
 
 
 def _ceiling(name: str) -> tuple[str, str]:
-    """Driver 610 moved the limits one level down, into "GPU Ceiling Power Limit"."""
-    section = _GPU_POWER if "_" in name else _GPU_POWER_TEXT
-    return section + name, section + "*/" + name
+    """Driver 610 moved the limits one level down, into "GPU Ceiling Power Limit" (the XML name after that of the text form)."""
+    xml = "_" in name
+    section = _GPU_POWER if xml else _GPU_POWER_TEXT
+    return section + name, section + ("gpu_ceiling_power_limit/" if xml else "gpu ceiling power limit/") + name
 
 
 # Fact -> (how its text is read, elements in the XML, keys in the text form); the first that exists counts.
@@ -145,16 +146,18 @@ def device(gpu: Node, form: str) -> dict[str, Any]:
     """The facts of one ``<gpu>`` block; `form` is ``xml`` or ``text``."""
     xml = form == "xml"
     facts = empty()
+    texts = gpu.flat()
     for name, (read, in_xml, in_text) in _FIELDS.items():
-        facts[name] = read(gpu.text(*(in_xml if xml else in_text)))
-    facts["lost"] = any("gpu is lost" in node.value.lower() for node in gpu.below())
+        path = next((path for path in (in_xml if xml else in_text) if path in texts), None)
+        facts[name] = read(texts[path]) if path is not None else None
+    facts["lost"] = any("gpu is lost" in text.lower() for text in texts.values())
     facts["clock_event_reasons"] = _reasons(gpu, xml)
     facts["remapped_rows"] = _remapped_rows(gpu, xml)
     for kind in ("volatile", "aggregate"):
         facts["ecc_" + kind] = _ecc(gpu.find(("ecc_errors/" if xml else "ecc errors/") + kind))
     facts["processes"] = _processes(gpu, xml)
     facts["mig_devices"] = sum(1 for node in gpu.below() if node.name == "mig_device") if xml else None
-    if any("requires reset" in node.value.lower() for node in gpu.below()):
+    if any("requires reset" in text.lower() for text in texts.values()):
         facts["reset_required"] = True
     return facts
 
@@ -166,12 +169,12 @@ def location(gpu: Node, form: str) -> str | None:
 
 def unreadable(gpu: Node, form: str) -> list[tuple[str, str]]:
     """(element, word) for each element that is read and holds one of NVML's error strings instead of a value."""
+    texts = gpu.flat()
     found = []
     for _read, in_xml, in_text in _FIELDS.values():
-        path = next((path for path in (in_xml if form == "xml" else in_text) if gpu.find(path) is not None), None)
-        value = gpu.text(path) if path else None
-        if path and value and smi_values.is_error(value):
-            found.append((path, " ".join(value.split())))
+        path = next((path for path in (in_xml if form == "xml" else in_text) if path in texts), None)
+        if path is not None and smi_values.is_error(texts[path]):
+            found.append((path, " ".join(texts[path].split())))
     return found
 
 

@@ -22,10 +22,10 @@ class Node:
     children: list[Node] = field(default_factory=list)
 
     def find(self, path: str) -> Node | None:
-        """The first node at ``a/b/c`` below this one; a step ``*`` stands for any name."""
+        """The first node at ``a/b/c`` below this one."""
         step, _slash, rest = path.partition("/")
         for child in self.children:
-            if step in (child.name, "*"):
+            if step == child.name:
                 found = child.find(rest) if rest else child
                 if found is not None:
                     return found
@@ -38,6 +38,20 @@ class Node:
             if found is not None:
                 return found.value.strip()
         return None
+
+    def flat(self) -> dict[str, str]:
+        """The text of every node below this one by its path, ``a/b/c``; the first of several of one name counts."""
+        texts: dict[str, str] = {}
+        waiting = [("", self)]
+        while waiting:
+            above, parent = waiting.pop()
+            for node in parent.children:
+                path = above + node.name
+                if path not in texts:
+                    texts[path] = node.value.strip()
+                    if node.children:
+                        waiting.append((path + "/", node))
+        return texts
 
     def below(self) -> Iterator[Node]:
         """Every node below this one."""

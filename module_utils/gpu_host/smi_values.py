@@ -48,9 +48,9 @@ def is_not_applicable(text: str | None) -> bool:
     return _bare(text).lower() in _NOT_APPLICABLE_WORDS
 
 
-def is_error(text: str | None) -> bool:
+def is_error(text: str) -> bool:
     """Whether `text` is one of NVML's error strings in place of a value."""
-    return bool(_ERROR_WORDS.fullmatch(_bare(text)))
+    return bool(text) and not text[:1].isdigit() and bool(_ERROR_WORDS.fullmatch(_bare(text)))
 
 
 def word(text: str | None) -> str | None:

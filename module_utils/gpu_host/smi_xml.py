@@ -22,6 +22,10 @@ _BARE_AMPERSAND = re.compile(rb"&(?!(?:amp|lt|gt|quot|apos|#\d{1,7}|#x[0-9A-Fa-f
 _CONTROL = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f]")
 
 
+_BLOCK = re.compile(rb'<gpu id="([0-9A-Fa-f:.]{12,16})">')
+_ATTACHED = re.compile(rb"<attached_gpus>\s{0,8}(\d{1,4})\s{0,8}</attached_gpus>")
+
+
 class _TooLarge(Exception):
     """More or deeper elements than any real log has."""
 
@@ -36,6 +40,15 @@ def parse(data: bytes) -> Log | None:
     starts = starts[-_LOGS_LIMIT:]
     pieces = [data[start:end] for start, end in zip(starts, [*starts[1:], len(data)])]
     return choose([_parse_one(piece) for piece in pieces])
+
+
+def order(data: bytes) -> list[str] | None:
+    """PCI addresses in the order of the blocks, at a fraction of the cost of ``parse``; None unless `data` is one whole log."""
+    attached, found = _ATTACHED.findall(data), [smi_values.address(where.decode()) for where in _BLOCK.findall(data)]
+    if len(_START.findall(data)) != 1 or data.count(b"</gpu>") != len(found) or not data.rstrip().endswith(_END) or None in found:
+        return None
+    named = [where for where in found if where is not None]
+    return named if attached == [b"%d" % len(found)] and len(set(named)) == len(named) else None
 
 
 def _parse_one(data: bytes) -> Log:
