@@ -28,7 +28,7 @@ WALL_TARGETS_S = {1: 5.0, 2: 5.0, 4: 12.0, 8: 30.0}
 def importable() -> None:
     """module_utils under the name that Ansible gives it, where Ansible itself is not installed."""
     try:
-        import ansible.module_utils as package
+        import ansible.module_utils as package  # noqa: PLC0415
     except ImportError:
         for name in ("ansible", "ansible.module_utils"):
             module = types.ModuleType(name)
@@ -41,7 +41,7 @@ def importable() -> None:
 def plain_loop() -> dict[str, float]:
     """Median GB/s of a plain loop for each directed pair ("0->1"), each GPU's own context, peer access on where the driver grants it."""
     sys.path.insert(0, str(ROOT / "module_utils"))
-    from gpu_probe.driver import Cuda, CudaError
+    from gpu_probe.driver import Cuda, CudaError  # noqa: PLC0415
 
     cuda = Cuda()
     cuda.call("cuInit", 0)
@@ -76,7 +76,7 @@ def plain_loop() -> dict[str, float]:
 
 def probe() -> dict[str, Any]:
     importable()
-    from ansible.module_utils.gpu_host.probe_run import Probe
+    from ansible.module_utils.gpu_host.probe_run import Probe  # noqa: PLC0415
 
     return Probe({"buffer_mib": SIZE >> 20}, 180).run()
 
@@ -98,7 +98,8 @@ def compare(plain: dict[str, float], raw: dict[str, Any]) -> list[dict[str, Any]
             "met": ratio is not None and abs(ratio - 1) <= BANDWIDTH_TOLERANCE,
         })  # fmt: skip
     wanted = next((limit for count, limit in sorted(WALL_TARGETS_S.items()) if count >= len(order)), 30.0)
-    found.append({"target": "wall time of the probe, %d GPUs" % len(order), "measured": raw["seconds"], "wanted": "at most %g s" % wanted, "met": raw["seconds"] <= wanted})
+    wall = {"target": "wall time of the probe, %d GPUs" % len(order), "measured": raw["seconds"], "wanted": "at most %g s" % wanted}
+    found.append({**wall, "met": raw["seconds"] <= wanted})
     return found
 
 

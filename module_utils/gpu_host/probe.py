@@ -7,14 +7,13 @@ from __future__ import annotations
 import json
 from typing import Any, Callable
 
-from . import probe_causes, probe_collective, probe_verdict
+from . import p2p, probe_causes, probe_collective, probe_verdict, topology
 from .errors import Errors
 from .evidence import NOT_CAPTURED, Evidence, Outcome
 from .probe_run import PROBE_COMMAND
 
 APPS_COMMAND = ("nvidia-smi", "--query-compute-apps=pid,process_name,used_memory", "--format=csv,noheader,nounits")
 GPUS_COMMAND = ("nvidia-smi", "--query-gpu=pci.bus_id,memory.used,utilization.gpu,mig.mode.current", "--format=csv,noheader,nounits")
-TOPOLOGY_COMMAND = ("nvidia-smi", "topo", "-m")
 GATE_SECONDS = 30.0
 BUSY_MEMORY_MIB = 1024  # an idle GPU holds less, also with a display server on it
 BUSY_UTILIZATION_PERCENT = 5
@@ -45,7 +44,7 @@ def facts(evidence: Evidence, params: dict[str, Any], errors: Errors, restrict: 
     if raw is None:
         result["skipped_reason"] = "the probe's result cannot be read"
         return result
-    build(raw, result, _topology(evidence), _in_guest(evidence))
+    build(raw, result, _context(evidence))
     result["collective"] = _collective(evidence, params, result, errors)
     return result
 
@@ -136,13 +135,6 @@ def _decoded(answer: Outcome, errors: Errors) -> dict[str, Any] | None:
     return raw
 
 
-def _topology(evidence: Evidence) -> list[list[str]]:
-    """The cells of `nvidia-smi topo -m`, GPU rows and columns only; empty where there is none."""
-    answer = evidence.run(TOPOLOGY_COMMAND, GATE_SECONDS)
-    rows = [line.split() for line in answer.text.splitlines() if line.startswith("GPU")] if answer.ok else []
-    return [row[1 : len(rows) + 1] for row in rows]
-
-
 def _in_guest(evidence: Evidence) -> bool | None:
     """x86's CPU flag `hypervisor`; None on other machines, where the flags have other names."""
     text = evidence.read("/proc/cpuinfo").text
@@ -150,7 +142,7 @@ def _in_guest(evidence: Evidence) -> bool | None:
     return None if flags is None else "hypervisor" in flags.split()
 
 
-def build(raw: dict[str, Any], result: dict[str, Any], topology: list[list[str]], in_guest: bool | None) -> dict[str, Any]:
+def build(raw: dict[str, Any], result: dict[str, Any], context: dict[str, Any]) -> dict[str, Any]:
     """Fill `result` from a raw result: what was measured, the verdicts and the lists."""
     for name in ("devices", "pairs", "loopback", "many_to_one", "events", "stages"):
         result[name] = raw.get(name) or result[name]
@@ -168,12 +160,15 @@ def build(raw: dict[str, Any], result: dict[str, Any], topology: list[list[str]]
         for address, device in result["devices"].items()
         if device.get("error") or device.get("mig")
     )
-    order = sorted(result["devices"], key=lambda address: result["devices"][address].get("cuda_index") or 0)
+    paths, links = context["topology"].get("links") or {}, context["topology"].get("nvlink") or {}
+    granted = {name: context["p2p"].get(name) or {} for name in ("read", "write")}
     for name, pair in result["pairs"].items():
         source, _, target = name.partition("->")
         pair["source"], pair["target"] = source, target
-        pair["link"] = _cell(topology, order, source, target)
-        least = probe_verdict.least_bandwidth(pair["link"], result["devices"].get(source) or {}, result["devices"].get(target) or {}, in_guest)
+        pair["path"] = paths.get(source, {}).get(target)
+        pair["driver_status"] = {way: statuses.get(source, {}).get(target) for way, statuses in granted.items()}
+        ends = (result["devices"].get(source) or {}, result["devices"].get(target) or {})
+        least = probe_verdict.least_bandwidth(pair["path"], ends, (links.get(source) or {}).get("speed_gb_s"), context["in_guest"])
         pair["least_gb_s"], pair["least_basis"] = least["gb_s"], least["basis"]
         pair.update(probe_verdict.judge(pair, least))
         if pair["verdict"] == "unknown":
@@ -214,12 +209,12 @@ def _cuda(raw: dict[str, Any]) -> dict[str, Any]:
     return cuda
 
 
-def _cell(topology: list[list[str]], order: list[str], source: str, target: str) -> str | None:
-    if source not in order or target not in order or len(topology) != len(order):
-        return None
-    row = topology[order.index(source)]
-    at = order.index(target)
-    return row[at] if at < len(row) else None
+def _context(evidence: Evidence) -> dict[str, Any]:
+    """What else the verdicts need, by the readers of their subjects: ``{topology, p2p, in_guest}``. Their errors are told by gpu_facts."""
+    for reader in (topology, p2p):
+        for argv, limit in reader.COMMANDS:
+            evidence.start(argv, limit)
+    return {"topology": topology.gather(evidence, Errors("topology")), "p2p": p2p.gather(evidence, Errors("p2p")), "in_guest": _in_guest(evidence)}
 
 
 def _lists(result: dict[str, Any], restricted: bool) -> None:

@@ -14,10 +14,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from typing import Any, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 from .evidence import KILL_GRACE_SECONDS, describe_stuck
-from .probe_run import signature
+from .probe_run import PACKAGES, signature
 
 COLLECTIVE_COMMAND = ("p2p_collective",)  # the name under which a bundle holds the result
 SIZES = (12 * 1024, 512 * 1024, 64 << 20, 256 << 20)  # 512 KiB: nccl#2418 fails from there on and passes below
@@ -106,14 +107,13 @@ class _Arm:
             for rank in range(self._gpus):
                 self._processes.append(self._start(rank, directory))
             state, detail, gpus = self._wait(began + ARM_LIMIT_S)
-            return {**self._result(directory), "state": state, "detail": detail, "hang_signature": gpus, "seconds": round(time.monotonic() - began, 1)}
+            seconds = round(time.monotonic() - began, 1)
+            return {**self._result(directory), "state": state, "detail": detail, "hang_signature": gpus, "seconds": seconds}
         finally:
             self._end()
             shutil.rmtree(directory, ignore_errors=True)
 
     def _start(self, rank: int, directory: str) -> subprocess.Popen[bytes]:
-        from .. import gpu_probe
-
         environment = {**os.environ, **self._environment}
         environment.pop("CUDA_VISIBLE_DEVICES", None)
         environment.update(
@@ -130,7 +130,7 @@ class _Arm:
         )
         with open(os.path.join(directory, "out.%d" % rank), "wb") as out, open(os.path.join(directory, "err.%d" % rank), "wb") as err:
             return subprocess.Popen(
-                [self._python, "-c", RANK, os.path.dirname(list(gpu_probe.__path__)[0])],
+                [self._python, "-c", RANK, PACKAGES],
                 stdin=subprocess.PIPE,
                 stdout=out,
                 stderr=err,

@@ -19,6 +19,8 @@ from . import probe_causes
 from .evidence import KILL_GRACE_SECONDS, LiveEvidence, Outcome, describe_stuck
 
 PROBE_COMMAND = ("p2p_probe",)  # the name under which a bundle holds the probe's result
+# The directory above the child's package: a real one, or one inside the zip file in which Ansible sends a module.
+PACKAGES = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 WORKER = "import sys; sys.path.insert(0, sys.argv[1]); from gpu_probe.worker import main; main()"
 RESTARTS_AT_MOST = 5
 STDERR_BYTES = 2000
@@ -135,17 +137,15 @@ class _Child:
     """
 
     def __init__(self, python: str, options: dict[str, Any]) -> None:
-        # What the child needs is the directory above the package: a real one, or one inside the zip file in which Ansible sends a module.
-        from .. import gpu_probe
-
-        self._where = os.path.dirname(list(gpu_probe.__path__)[0])
-        self._errors = tempfile.TemporaryFile()
-        self._stage, self._about, self._limit = "start", [], 30.0
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115  closed by watch()
+        self._stage = "start"
+        self._about: list[str] = []
+        self._limit = 30.0
         self._began = time.monotonic()
         self._lost: dict[str, Any] | None = None
         self._ended = False
         self._process = subprocess.Popen(
-            [python, "-I", "-c", WORKER, self._where],
+            [python, "-I", "-c", WORKER, PACKAGES],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
@@ -240,7 +240,7 @@ class _Child:
 
 
 def signature() -> list[dict[str, Any]]:
-    """Utilisation and power of each GPU now: what tells a spinning GPU from a waiting host (``{pci_address, utilization_percent, power_w, memory_used_mib}``)."""
+    """What tells a spinning GPU from a waiting host, now: ``[{pci_address, utilization_percent, power_w, memory_used_mib}]``."""
     answer = LiveEvidence().run(SIGNATURE_COMMAND, 10.0)
     rows = [[cell.strip() for cell in line.split(",")] for line in answer.text.splitlines()] if answer.ok else []
     names = ("utilization_percent", "power_w", "memory_used_mib")

@@ -9,12 +9,13 @@ from typing import Any
 # GB/s a lane and direction, line code taken off, by GT/s.
 PCIE_LANE_GB_S = {2.5: 0.25, 5.0: 0.5, 8.0: 0.985, 16.0: 1.969, 32.0: 3.938, 64.0: 7.563}
 # GB/s a link and direction by compute capability. Only for GPUs that show NV# in `nvidia-smi topo -m`.
-NVLINK_GB_S = {"6.0": 20.0, "7.0": 25.0, "7.5": 25.0, "8.0": 25.0, "8.6": 14.06, "9.0": 25.0, "10.0": 50.0, "10.3": 50.0}
+NVLINK_GB_S = {"6.0": 20.0, "7.0": 25.0, "7.5": 25.0, "8.0": 25.0, "8.6": 14.06, "9.0": 26.56, "10.0": 53.13, "10.3": 53.13}
 # What share of it a healthy pair reaches at least. Measured elsewhere: Gen5 x16 of 63 GB/s: 53 to 56.6 on one NUMA node, 39 to 51 across
-# sockets; Gen4 x16 of 31.5: 26.3 and 22; NVLink4 of 450: 376 to 394; NVLink3 of 300: 276, and 235 accepted by Azure.
+# sockets; Gen4 x16 of 31.5: 26.3 and 22; NVLink4 x18 of 478: 376 to 394; NVLink3 x12
+# of 300: 276. Azure's limits are 335 and 235.
 SHARE_ONE_NODE = 0.76
 SHARE_ACROSS_SOCKETS = 0.60
-SHARE_NVLINK = 0.74
+SHARE_NVLINK = 0.72
 # Microseconds for 12 KiB back to back. Direct: about 0.5 (PCIe, bare metal) to 2.4 (NVLink in a guest); through host memory 14 to 15.
 STAGED_LATENCY_US = 8.0
 HIGH_LATENCY_US = 4.0
@@ -26,34 +27,36 @@ ALL_AT_ONCE_SHARE = 0.25  # of one pair's bandwidth times the number of GPUs: 16
 RUNGS = ("granted", "usable", "delivered", "fast")
 
 
-def least_bandwidth(link: str | None, one: dict[str, Any], other: dict[str, Any], in_guest: bool | None) -> dict[str, Any]:
+def least_bandwidth(path: str | None, ends: tuple[dict[str, Any], dict[str, Any]], nvlink_gb_s: float | None, in_guest: bool | None) -> dict[str, Any]:
     """The least bandwidth that a healthy pair reaches: ``{gb_s, basis}``; gb_s None where nothing is known of the link.
 
-    `link` is the cell of `nvidia-smi topo -m` (`NV18`, `NODE`, `SYS`, …). In a guest it does not show the sockets, so the lower share holds.
+    `path` is the cell of `nvidia-smi topo -m` (`NV18`, `NODE`, `SYS`, …), `ends` are both GPUs' facts, `nvlink_gb_s` the speed of one link as
+    `nvidia-smi nvlink -s` gives it. In a guest the path does not show the sockets, so the lower share holds.
     """
-    if link and link.startswith("NV") and link[2:].isdigit():
-        rate = NVLINK_GB_S.get(str(one.get("compute_capability")))
+    if path and path.startswith("NV") and path[2:].isdigit():
+        rate = nvlink_gb_s or NVLINK_GB_S.get(str(ends[0].get("compute_capability")))
         if rate is None:
-            return {"gb_s": None, "basis": "%s of unknown speed" % link}
-        full = int(link[2:]) * rate
-        return {"gb_s": round(SHARE_NVLINK * full, 1), "basis": "%s, %g GB/s a direction" % (link, full)}
-    full, text = _pcie(one.get("link") or {}, other.get("link") or {})
-    if full is None:
+            return {"gb_s": None, "basis": "%s of unknown speed" % path}
+        full = int(path[2:]) * rate
+        return {"gb_s": round(SHARE_NVLINK * full, 1), "basis": "%s, %.0f GB/s a direction" % (path, full)}
+    slowest = _slower_link(ends)
+    if slowest is None:
         return {"gb_s": None, "basis": "the speed of the PCIe link is not known"}
-    apart = link == "SYS" or link is None or in_guest is not False
+    apart = path == "SYS" or path is None or in_guest is not False
     share = SHARE_ACROSS_SOCKETS if apart else SHARE_ONE_NODE
-    return {"gb_s": round(share * full, 1), "basis": "%s%s, %.0f GB/s a direction" % (text, " " + link if link else "", full)}
+    return {"gb_s": round(share * slowest[0], 1), "basis": "%s%s, %.0f GB/s a direction" % (slowest[1], " " + path if path else "", slowest[0])}
 
 
-def _pcie(one: dict[str, Any], other: dict[str, Any]) -> tuple[float | None, str]:
-    slowest: tuple[float, str] | None = None
-    for link in (one, other):
+def _slower_link(ends: tuple[dict[str, Any], dict[str, Any]]) -> tuple[float, str] | None:
+    """(GB/s a direction, in words) of the slower of both GPUs' PCIe links, as they ran while the probe worked."""
+    found = []
+    for gpu in ends:
+        link = gpu.get("link") or {}
         lane, width = PCIE_LANE_GB_S.get(link.get("speed_gt_s") or 0.0), link.get("width")
         if not lane or not width:
-            return None, ""
-        here = (lane * width, "PCIe %g GT/s x%d" % (link["speed_gt_s"], width))
-        slowest = here if slowest is None or here < slowest else slowest
-    return slowest if slowest else (None, "")
+            return None
+        found.append((lane * width, "PCIe %g GT/s x%d" % (link["speed_gt_s"], width)))
+    return min(found)
 
 
 def judge(pair: dict[str, Any], least: dict[str, Any]) -> dict[str, Any]:
@@ -62,8 +65,12 @@ def judge(pair: dict[str, Any], least: dict[str, Any]) -> dict[str, Any]:
     verdict: ok | not_granted | not_usable | not_delivered | hung | staged | slow | error | unknown. `reason` is a sentence with the figures.
     """
     claims, peer = pair.get("claims") or {}, pair.get("peer") or {}
+    refused = {name: status for name, status in (pair.get("driver_status") or {}).items() if status not in (None, "OK")}
     if claims.get("can_access") is False:
-        return _verdict("not_granted", "granted", "the driver reports no peer access (cuDeviceCanAccessPeer is 0)")
+        if not refused and any((pair.get("driver_status") or {}).values()):
+            return _verdict("not_usable", "usable", "nvidia-smi topo -p2p says OK, cuDeviceCanAccessPeer says no")
+        said = ", ".join("%s %s" % item for item in sorted(refused.items()))
+        return _verdict("not_granted", "granted", "the driver grants no peer access%s" % (" (topo -p2p: %s)" % said if said else ""))
     if peer.get("enabled") is False:
         return _verdict("not_usable", "usable", "cuCtxEnablePeerAccess returned %s" % ((peer.get("error") or {}).get("name") or "an error"))
     fault = _delivery_fault(pair.get("delivered") or {})
@@ -128,7 +135,7 @@ def _speed(pair: dict[str, Any], least: dict[str, Any]) -> dict[str, Any]:
     control_latency = median(pair.get("control_latency_us"), "copy_12k_back_to_back")
     rate = median(pair["bandwidth_gb_s"], "copy_alone", "copy")
     control = median(pair["bandwidth_gb_s"], "control_copy")
-    flag = (pair["latency_us"].get("flag_round_trip") or {})
+    flag = pair["latency_us"].get("flag_round_trip") or {}
     if flag.get("no_answer"):
         return _verdict("not_delivered", "delivered", "a flag stored by one GPU never showed in the other's memory: %s" % flag.get("reason"))
     if latency is None or rate is None:

@@ -13,17 +13,17 @@ import os
 from datetime import timedelta
 from typing import Any
 
+from .worker import die_with_parent
+
 SAMPLES = 5
 SAMPLE_BYTES = 512 << 20  # how much one sample moves, for the large sizes
 GROUP_LIMIT_S = 600  # longer than the parent waits: it wants to see a hang as one
 
 
 def main() -> None:
-    from .worker import die_with_parent
-
     die_with_parent(int(os.environ["PROBE_PARENT"]))
-    import torch
-    import torch.distributed as dist
+    import torch  # type: ignore[import-not-found] # noqa: PLC0415  there is none on most hosts
+    import torch.distributed as dist  # type: ignore[import-not-found] # noqa: PLC0415
 
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     device = torch.device("cuda", rank)
@@ -51,7 +51,7 @@ def _one_size(torch: Any, dist: Any, device: Any, what: tuple[int, int, int]) ->
     dist.all_reduce(data)
     wrong = (data != wanted).nonzero()
     count = int(wrong.numel())
-    result = {"size_bytes": size, "wrong": count, "first_wrong": int(wrong[0].item()) if count else None, "seconds": []}
+    result: dict[str, Any] = {"size_bytes": size, "wrong": count, "first_wrong": int(wrong[0].item()) if count else None, "seconds": []}
     rounds = max(4, min(50, SAMPLE_BYTES // size // 4))
     data.zero_()
     for number in range(SAMPLES + 1):

@@ -6,7 +6,8 @@ mirror, where the writer finds them again and the owner never sees them.
 from __future__ import annotations
 
 import random
-from typing import Any, Callable
+from collections.abc import Callable
+from typing import Any
 
 from .driver import CudaError
 from .gpu import GUARD, MIB, Gpu, HostMemory
@@ -27,8 +28,8 @@ def methods(source: Gpu, target: Gpu) -> dict[str, Callable[[int, int, int], Non
     """The ways from `source` to `target`, each as f(target address, source address, bytes)."""
     return {
         "copy_engine": lambda to, origin, size: source.copy_to(target, size, to, origin),
-        "sm_store": lambda to, origin, size: source.run_copy(to, origin, size),
-        "sm_load": lambda to, origin, size: target.run_copy(to, origin, size),
+        "sm_store": source.run_copy,
+        "sm_load": target.run_copy,
     }
 
 
@@ -73,7 +74,7 @@ def _one(source: Gpu, target: Gpu, move: Callable[[int, int, int], None], host: 
     target.download(host.readback, place - GUARD, size + 2 * GUARD)
     fault = compare(host, expected, size, poison)
     if fault and fault["found"] == "nothing_arrived":
-        fault["writer_sees_it"] = _writer_sees(source, target, place, expected, size, host)
+        fault["writer_sees_it"] = _writer_sees(source, target, (place, expected, size), host)
     return fault
 
 
@@ -98,8 +99,9 @@ def _kind(host: HostMemory, data: int, blocks: list[int], size: int, poison: int
     return "altered"
 
 
-def _writer_sees(source: Gpu, target: Gpu, place: int, expected: int, size: int, host: HostMemory) -> bool | None:
+def _writer_sees(source: Gpu, target: Gpu, what: tuple[int, int, int], host: HostMemory) -> bool | None:
     """Whether the writer, through its own window on the target, reads what it wrote: the sign of a private mirror."""
+    place, expected, size = what
     if not source.functions or not (target is source or target in source.peers):
         return None  # without a window the access would be a fault that ends the context
     try:

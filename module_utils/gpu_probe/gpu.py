@@ -85,7 +85,8 @@ class Gpu:
                     self.cuda.call("cuMemFree_v2", self.source)
                     self.source = 0
                 self.size //= 2
-        return {"memory_free_mib": free // MIB, "memory_total_mib": total // MIB, "buffer_mib": self.size // MIB, "kernels_error": self._load_kernels()}
+        facts = {"memory_free_mib": free // MIB, "memory_total_mib": total // MIB, "buffer_mib": self.size // MIB}
+        return {**facts, "kernels_error": self._load_kernels()}
 
     def _take(self, release: str, create: str, *arguments: Any) -> HANDLE:
         handle = self.cuda.handle(create, *arguments)
@@ -116,7 +117,7 @@ class Gpu:
         for function, argument in steps:
             try:
                 self.cuda.call(function, argument)
-            except CudaError:  # noqa: PERF203
+            except CudaError:
                 continue
         self.context, self._held = None, []
 
@@ -185,9 +186,10 @@ class Gpu:
         blocks = max(1, min(8 * self.processors, (count + THREADS - 1) // THREADS))
         self.cuda.launch(self.functions[kernel], blocks, THREADS, stream or self.stream, c_uint64(target), c_uint64(source), c_uint64(count))
 
-    def run_ping(self, mine: int, theirs: int, serves: bool, trips: tuple[int, int], out: int, limit_ns: int, stream: HANDLE) -> None:
+    def run_ping(self, flags: tuple[int, int], serves: bool, trips: tuple[int, int, int], out: int, stream: HANDLE) -> None:
+        """One end of the flag round trip. `flags` are (mine, theirs), `trips` (warm, timed, limit in ns)."""
         self.use()
-        warm, count = trips
+        (mine, theirs), (warm, count, limit_ns) = flags, trips
         self.cuda.launch(
             self.functions["ping"], 1, 1, stream,
             c_uint64(mine), c_uint64(theirs), c_uint(int(serves)), c_uint(warm), c_uint(count), c_uint64(limit_ns), c_uint64(out),

@@ -2,7 +2,8 @@
 from __future__ import annotations
 
 import time
-from typing import Any, Callable, Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from .driver import Cuda
 from .gpu import GUARD, MIB, Gpu, HostMemory
@@ -26,7 +27,7 @@ def all_at_once(cuda: Cuda, gpus: Sequence[Gpu], host: HostMemory) -> dict[str, 
 
 def _run(cuda: Cuda, pairs: Sequence[tuple[Gpu, Gpu]], gpus: Sequence[Gpu], host: HostMemory) -> dict[str, Any]:
     # Each target is divided among the sources, so that what each wrote can be verified afterwards.
-    share = min(min(gpu.size for gpu in gpus), host.size) // len(gpus) // 4096 * 4096
+    share = min(host.size, *(gpu.size for gpu in gpus)) // len(gpus) // 4096 * 4096
     place = {gpu.address: at * share for at, gpu in enumerate(gpus)}
     sources = {source.address: source for source, _ in pairs}
     expected = {}
@@ -43,10 +44,8 @@ def _run(cuda: Cuda, pairs: Sequence[tuple[Gpu, Gpu]], gpus: Sequence[Gpu], host
         target.download(host.readback, target.target + GUARD + place[source.address], share)
         if not host.same(host.readback, expected[source.address], share):
             corrupt.append("%s->%s" % (source.address, target.address))
-    return {
-        "bandwidth_gb_s": figure(samples, size_mib=round(share / MIB, 2), transfers=turns * len(flows), concurrent=len(flows), method="copy_engine, host clock"),
-        "corrupt_pairs": corrupt,
-    }
+    how = {"size_mib": round(share / MIB, 2), "transfers": turns * len(flows), "concurrent": len(flows), "method": "copy_engine, host clock"}
+    return {"bandwidth_gb_s": figure(samples, **how), "corrupt_pairs": corrupt}
 
 
 def _timed(flows: Sequence[Flow], turns: int) -> float:

@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import ctypes
 import time
-from typing import Any, Callable, Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from .driver import HANDLE, Cuda
 from .gpu import GUARD, MIB, Gpu, HostMemory
@@ -55,7 +56,7 @@ class Flow:
 
 def together(cuda: Cuda, flows: Sequence[Flow], samples: int = SAMPLES, sample_seconds: float = SAMPLE_SECONDS) -> list[dict[str, Any]]:
     """The bandwidth of each flow, all running at once; no two may share a runner."""
-    seconds = _timed(cuda, flows)
+    seconds = _timed(cuda, flows)  # warms up too
     for flow, one in zip(flows, seconds):
         flow.transfers = max(1, min(MOST_TRANSFERS, int(sample_seconds / max(one, 1e-9))))
     rates: list[list[float]] = [[] for _ in flows]
@@ -63,7 +64,8 @@ def together(cuda: Cuda, flows: Sequence[Flow], samples: int = SAMPLES, sample_s
         for kept, flow, took in zip(rates, flows, _timed(cuda, flows)):
             kept.append(flow.transfers * flow.size / max(took, 1e-9) / 1e9)
     return [
-        figure(kept, size_mib=flow.size // MIB, transfers=flow.transfers, concurrent=len(flows), method=flow.method) for kept, flow in zip(rates, flows)
+        figure(kept, size_mib=flow.size // MIB, transfers=flow.transfers, concurrent=len(flows), method=flow.method)
+        for kept, flow in zip(rates, flows)
     ]
 
 
@@ -159,14 +161,16 @@ def flag_round_trip(source: Gpu, target: Gpu, host: HostMemory, through_host: bo
         for gpu in (source, target):
             gpu.fill(gpu.flags, 0, 4096)
         ctypes.memset(host.flags, 0, 4096)
-        source.run_ping(flags[0], flags[1], True, (PING_WARM, PING_TRIPS), source.flags + 2048, PING_LIMIT_NS, source.stream)
-        target.run_ping(flags[1], flags[0], False, (PING_WARM, PING_TRIPS), target.flags + 3072, PING_LIMIT_NS, target.second_stream)
+        trips = (PING_WARM, PING_TRIPS, PING_LIMIT_NS)
+        source.run_ping((flags[0], flags[1]), True, trips, source.flags + 2048, source.stream)
+        target.run_ping((flags[1], flags[0]), False, trips, target.flags + 3072, target.second_stream)
         source.wait()
         target.wait()
         source.download(host.readback, source.flags + 2048, 24)
-        state, ns, trips = (int.from_bytes(_bytes(host.readback + 8 * at), "little") for at in range(3))
+        state, ns, done = (int.from_bytes(_bytes(host.readback + 8 * at), "little") for at in range(3))
         if state != 1:
-            return {"median": None, "no_answer": True, "trips": trips, "reason": "after %d of %d trips a flag never came back" % (trips, PING_WARM + PING_TRIPS)}
+            reason = "after %d of %d trips a flag never came back" % (done, PING_WARM + PING_TRIPS)
+            return {"median": None, "no_answer": True, "trips": done, "reason": reason}
         samples.append(ns / PING_TRIPS / 1e3)
     return figure(samples, size_bytes=4, transfers=PING_TRIPS, method=method, no_answer=False)
 

@@ -7,8 +7,9 @@ Standard output: JSON lines, of three kinds::
     {"put": ["pairs", "0000:01:00.0->0000:11:00.0", "delivered"], "value": {…}}
     {"lost": {"function": …, "code": 719, …}}                                          # a fault that ends this process's use of CUDA
 
-Options: ``buffer_mib``, ``skip`` (pairs and GPUs not to touch: a former child hung there), ``done`` (what a former child has already put, as
-"section key part"), ``only_initialise`` (cuInit and what the driver says of each pair; no context), ``one_by_one`` (no two pairs at once), ``loopback`` (a GPU with itself, even where there are several).
+Options: ``buffer_mib``; ``skip`` (pairs and GPUs not to touch: a former child hung there); ``done`` (what a former child has already put, as
+"section key part"); ``only_initialise`` (cuInit and what the driver says of each pair, no context); ``one_by_one`` (no two pairs at once);
+``loopback`` (each GPU with itself, even where there are several); ``init_limit_s``; ``parent`` (its pid).
 """
 from __future__ import annotations
 
@@ -19,11 +20,12 @@ import signal
 import sys
 import threading
 import time
-from typing import Any, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 from . import deliver, load, measure
 from .driver import P2P_ACCESS_SUPPORTED, P2P_NATIVE_ATOMIC_SUPPORTED, P2P_PERFORMANCE_RANK, Cuda, CudaError, LibraryError, library_path
-from .gpu import GUARD, MIB, Gpu, HostMemory
+from .gpu import MIB, Gpu, HostMemory
 
 PR_SET_PDEATHSIG = 1
 INIT_LIMIT_S = 60.0
@@ -48,7 +50,7 @@ class Worker:
     # -- what the parent hears ----------------------------------------------------------------------------------------------
 
     def _begin(self, stage: str, limit_s: float, about: Sequence[str] = ()) -> None:
-        _say({"begin": stage, "about": list(about), "limit_s": limit_s * float(self._options.get("patience") or 1.0)})
+        _say({"begin": stage, "about": list(about), "limit_s": limit_s})
 
     def _put(self, value: Any, *path: str) -> None:
         _say({"put": list(path), "value": value})
@@ -255,13 +257,15 @@ class Worker:
         open_pairs = set(usable)
         best: dict[str, float] = {}
         for turn in self._rounds():
-            for pairs in (turn, [(other, one) for one, other in turn]):
-                pairs = [pair for pair in pairs if pair in open_pairs]
+            for direction in (turn, [(other, one) for one, other in turn]):
+                pairs = [pair for pair in direction if pair in open_pairs]
                 best.update(self._together(pairs, "copy_engine", "copy"))
                 self._together([pair for pair in pairs if pair[0].functions], "sm_store", "sm_store")
                 self._together([pair for pair in pairs if (pair[1], pair[0]) in open_pairs and pair[1].functions], "sm_load", "sm_load")
             both = [(one, other) for one, other in turn if {(one, other), (other, one)} <= open_pairs]
             self._both_ways(both)
+        for gpu in self._gpus:
+            self._put(_link(gpu.address), "devices", gpu.address, "link")  # now, while it has just worked: idle links slow down
         top = max(best.values(), default=0.0)
         slow = sorted((rate, key) for key, rate in best.items() if rate < RETEST_BELOW * top)[:RETESTS_AT_MOST]
         if len(self._gpus) > 2:
@@ -354,6 +358,21 @@ class _Recorded:
 
 def _key(source: Gpu, target: Gpu) -> str:
     return "%s->%s" % (source.address, target.address)
+
+
+def _link(address: str) -> dict[str, Any]:
+    """The GPU's PCIe link now, as the kernel reads it: ``{speed_gt_s, width, max_speed_gt_s, max_width}``; None where it does not say."""
+    found: dict[str, Any] = {}
+    for key, name in (
+        ("speed_gt_s", "current_link_speed"), ("width", "current_link_width"), ("max_speed_gt_s", "max_link_speed"), ("max_width", "max_link_width"),
+    ):  # fmt: skip
+        try:
+            with open("/sys/bus/pci/devices/%s/%s" % (address, name), encoding="ascii", errors="replace") as handle:
+                number = float(handle.read().split()[0])
+        except (OSError, ValueError, IndexError):
+            number = 0.0  # "Unknown", or a machine without the file
+        found[key] = (int(number) if "width" in key else number) if number > 0 else None
+    return found
 
 
 def _say(message: dict[str, Any]) -> None:

@@ -22,11 +22,11 @@ from typing import Any, Callable
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks"))
-import probe as benchmark  # noqa: E402  benchmarks/probe.py
+import probe as benchmark  # type: ignore[import-not-found]
 
 benchmark.importable()
-from ansible.module_utils.gpu_host import bundle, probe, probe_collective, probe_run  # noqa: E402
-from ansible.module_utils.gpu_host.errors import Errors  # noqa: E402
+from ansible.module_utils.gpu_host import bundle, probe, probe_collective, probe_run
+from ansible.module_utils.gpu_host.errors import Errors
 
 # Holds most of each GPU's memory and keeps every GPU busy until standard input ends, as a loaded server does.
 HOLDER = """
@@ -165,10 +165,11 @@ def idle(machine: Machine) -> Any:
     machine.expect(found["cuda"]["initialised"] is True, "cuInit succeeds in the child (%s s)" % found["cuda"]["seconds"])
     machine.expect(found["ran"] is True, "the probe ran: %s" % found["skipped_reason"])
     machine.expect(not found["events"], "no stage hung or crashed: %s" % found["events"])
-    machine.expect(all(not (device.get("opened") or {}).get("kernels_error") for device in found["devices"].values()), "the driver took the PTX kernels")
+    refused = [device["opened"]["kernels_error"] for device in found["devices"].values() if (device.get("opened") or {}).get("kernels_error")]
+    machine.expect(not refused, "the driver took the PTX kernels %s" % refused)
     for key, part in {**found["pairs"], **found["loopback"]}.items():
         delivered = {method: result.get("status") for method, result in (part.get("delivered") or {}).items()}
-        machine.expect(set(delivered) == {"copy_engine", "sm_store", "sm_load"} and set(delivered.values()) == {"ok"}, "%s delivered: %s" % (key, delivered))
+        machine.expect(delivered == dict.fromkeys(("copy_engine", "sm_store", "sm_load"), "ok"), "%s delivered: %s" % (key, delivered))
         rates = {name: figure["median"] for name, figure in (part.get("bandwidth_gb_s") or {}).items()}
         times = {name: figure.get("median") for name, figure in (part.get("latency_us") or {}).items()}
         control = {name: figure.get("median") for name, figure in (part.get("control_latency_us") or {}).items()}
@@ -204,8 +205,9 @@ def properties(machine: Machine) -> Any:
     """What the binding reads against what PyTorch reads."""
     script = (
         "import json, torch\n"
-        "print(json.dumps([[p.name, p.multi_processor_count, '%d.%d' % (p.major, p.minor), '%04x:%02x:%02x.0' % "
-        "(p.pci_domain_id, p.pci_bus_id, p.pci_device_id), p.total_memory >> 20] for p in map(torch.cuda.get_device_properties, range(torch.cuda.device_count()))]))"
+        "found = map(torch.cuda.get_device_properties, range(torch.cuda.device_count()))\n"
+        "print(json.dumps([[p.name, p.multi_processor_count, '%d.%d' % (p.major, p.minor), "
+        "'%04x:%02x:%02x.0' % (p.pci_domain_id, p.pci_bus_id, p.pci_device_id), p.total_memory >> 20] for p in found]))"
     )
     python = probe_collective.find_python(None)[0]
     if python is None:
@@ -234,9 +236,10 @@ def busy(machine: Machine) -> Any:
             machine.expect(holder.stdout.readline() == b"holding\n", "a process holds the GPUs' memory (%d MiB left)" % left_mib)
             skipped, _ = facts()
             machine.expect(not skipped["ran"] and bool(skipped["skipped_reason"]), "skipped: %s" % skipped["skipped_reason"])
-            machine.expect(skipped["cuda"]["initialised"] is True and len(skipped["devices"]) == machine.report.get("gpus"), "CUDA and the claims are known all the same")
+            known = skipped["cuda"]["initialised"] is True and len(skipped["devices"]) == machine.report.get("gpus")
+            machine.expect(known, "CUDA and the claims are known all the same")
             forced, _ = facts(force=True)
-            buffers = {address: (device.get("opened") or {}).get("buffer_mib") or device.get("error") for address, device in forced["devices"].items()}
+            buffers = {name: (device.get("opened") or {}).get("buffer_mib") or device.get("error") for name, device in forced["devices"].items()}
             machine.say("  forced with %d MiB left: ran %s, buffers %s, skipped %s" % (left_mib, forced["ran"], buffers, forced["skipped_gpus"]))
             good = forced["ran"] and not forced["undelivered_pairs"] and not forced["events"]
             machine.expect(good or bool(forced["skipped_gpus"]), "measured when forced, or left out with the reason")
@@ -285,9 +288,10 @@ def collective(machine: Machine) -> Any:
     raw = probe_collective.run(python, gpus, {})
     found = probe_collective.facts(raw, None)
     for name, arm in raw["arms"].items():
-        machine.say("  %s: %s %s s, torch %s nccl %s %s" % (name, arm["state"], arm["seconds"], arm["torch"], arm["nccl"], arm["detail"] or ""))
+        machine.say("  %s: %s" % (name, {key: arm[key] for key in ("state", "seconds", "torch", "nccl", "detail")}))
         for size, figures in arm["sizes"].items():
-            machine.say("    %s bytes: %s us, %s GB/s, wrong %s" % (size, figures.get("latency_us"), figures.get("bus_bandwidth_gb_s"), figures["wrong"]))
+            rates = figures.get("latency_us"), figures.get("bus_bandwidth_gb_s")
+            machine.say("    %s bytes: %s us, %s GB/s, wrong %s" % (size, *rates, figures["wrong"]))
         machine.say("    transports %s warnings %s errors %s" % (arm["transports"], arm["warnings"], arm["errors"]))
         machine.expect(len(arm["sizes"]) == len(probe_collective.SIZES), "%s: all sizes measured" % name)
     machine.expect(found["verdict"] == "ok", "the all-reduce is right: %s %s" % (found["verdict"], found["explanation"]))
