@@ -13,7 +13,8 @@ MEM64 = 0x14220C
 ROOT_PORT, UPSTREAM, DOWNSTREAM, ENDPOINT = 4, 5, 6, 0
 
 
-def config(kind: int = ENDPOINT, acs: int | None = None, speed: int = 5, width: int = 16, max_width: int = 16, secondary: int | None = None) -> bytes:
+def config(kind: int = ENDPOINT, acs: int | None = None, *, speed: int = 5, width: int = 16, max_width: int = 16,
+           secondary: int | None = None) -> bytes:
     """4096 bytes of a PCI Express function with the express capability at 0x60 and ACS, if any, at 0x2a0."""
     space = bytearray(4096)
     struct.pack_into("<HHHH", space, 0, 0x10DE, 0x2BB5, 6, 0x10)
@@ -62,7 +63,8 @@ class Tree:
         base = "/sys/bus/pci/devices/" + address
         self.links[address] = {"kind": "link", "target": "../../../devices/%s/%s" % (root, "/".join((*path, address)))}
         bound = "DRIVER=%s\n" % driver if driver else ""
-        self.file(base + "/uevent", "%sPCI_CLASS=%s\nPCI_ID=%s\nPCI_SUBSYS_ID=10DE:204E\nPCI_SLOT_NAME=%s\n" % (bound, device_class, ids.upper(), address))
+        uevent = "PCI_CLASS=%s\nPCI_ID=%s\nPCI_SUBSYS_ID=10DE:204E\nPCI_SLOT_NAME=%s\n" % (device_class, ids.upper(), address)
+        self.file(base + "/uevent", bound + uevent)
         names: dict[str, str | None] = {}
         if group is not None:
             names["iommu_group"] = "../../../kernel/iommu_groups/" + group

@@ -237,8 +237,9 @@ def recorded_as_gpus(name: str, which: str) -> tuple[dict[str, Any], list[dict[s
         parts = values["path"].split("/")[3:]
         ids = "%s:%s" % (values["vendor"][2:], values["device"][2:])
         is_gpu = ids == which
-        tree.device(address, tuple(parts[1:-1]), root=parts[0], ids="10de:2bb5" if is_gpu else ids, device_class="30200" if is_gpu else values["class"][2:],
-                    driver=values["driver"] or None, space=spaces[address], node=int(values["numa"]), width=None)
+        tree.device(address, tuple(parts[1:-1]), root=parts[0], ids="10de:2bb5" if is_gpu else ids,
+                    device_class="30200" if is_gpu else values["class"][2:], driver=values["driver"] or None, space=spaces[address],
+                    node=int(values["numa"]), width=None)
     return gathered(tree)
 
 
