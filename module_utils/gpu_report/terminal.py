@@ -5,7 +5,7 @@ Gives (text, tone) lines; the callback turns tones into the user's colours.
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from . import findings, words
@@ -86,7 +86,8 @@ class _Report:
             parts.append("%s not validated" % words.count(len(self._in_state(NOT_VALIDATED)), "host"))
         unready = total - ready
         text = "%d of %s NOT READY" % (unready, words.count(total, "host"))
-        yield text + (": " + ", ".join(parts) if parts else "") + ".", BAD
+        for line in _wrapped("", text + (": " + ", ".join(parts) if parts else "") + ".", self._width, 2):
+            yield line, BAD
 
     def _state_of_hosts(self) -> Iterator[Line]:
         if len(self._hosts) > 1 and self._in_state(READY):
@@ -164,16 +165,25 @@ class _Report:
             yield from self._labelled("do", "no remedy is known for this placement; see %s" % finding.docs)
             return
         yield from self._labelled("do", "%s: %s" % (words.where(remedy, finding.hosts), remedy["text"]))
-        if remedy["commands"]:
+        if remedy["risk"]:  # before the commands: it must be read first
+            yield from self._labelled("risk", remedy["risk"], DOUBT)
+        yield from self._copyable(remedy["commands"])
+        if remedy["verify"]:
+            if len(remedy["verify"]) + _LABEL + 2 <= self._width:
+                yield "  " + "verify".ljust(_LABEL) + remedy["verify"], PLAIN
+            else:
+                yield "  verify", PLAIN
+                yield from self._copyable([remedy["verify"]])
+
+    @staticmethod
+    def _copyable(commands: Sequence[str]) -> Iterator[Line]:
+        """Each on lines of its own, unindented and unwrapped."""
+        if commands:
             yield "", PLAIN
-            for command in remedy["commands"]:  # unwrapped, so that each can be copied
+            for command in commands:
                 for line in str(command).split("\n"):
                     yield line, STRONG
             yield "", PLAIN
-        if remedy["risk"]:
-            yield from self._labelled("risk", remedy["risk"], DOUBT)
-        if remedy["verify"]:
-            yield from self._labelled("verify", remedy["verify"])
 
     def _broken(self) -> Iterator[Line]:
         for finding in self._found.broken:
@@ -222,7 +232,9 @@ class _Report:
     def _totals(self) -> Iterator[Line]:
         checks = self._report["totals"]["checks"]
         parts = ["%d %s" % (checks[status], word) for status, word in _STATUS_WORDS if checks[status]]
-        yield "%s on %s: %s." % (words.count(checks["total"], "check"), words.count(len(self._hosts), "host"), ", ".join(parts) or "none ran"), MUTED
+        text = "%s on %s: %s." % (words.count(checks["total"], "check"), words.count(len(self._hosts), "host"), ", ".join(parts) or "none ran")
+        for line in _wrapped("", text, self._width, 2):
+            yield line, MUTED
         if self._found.causes or self._found.unknown:
             example = self._found.causes[0].check if self._found.causes else self._found.unknown[0].checks[0]
             yield "to accept a finding for a while, in the inventory:", MUTED
@@ -235,5 +247,5 @@ _STATUS_WORDS = (
     ("unknown", "unknown"),
     ("error", "broken"),
     ("waived", "waived"),
-    ("skip", "do not apply"),
+    ("skip", "not applicable"),
 )
