@@ -163,7 +163,8 @@ def test_the_chipset_by_dmi_alone() -> None:
 
 
 def test_another_machine() -> None:
-    facts = gathered(said("vm", "google"), said("container", "none"), *dmi(sys_vendor="Google", product_name="Google Compute Engine"), bridge("1af4:1234"))
+    machine = dmi(sys_vendor="Google", product_name="Google Compute Engine")
+    facts = gathered(said("vm", "google"), said("container", "none"), *machine, bridge("1af4:1234"))
     assert (facts["chipset"], facts["placement"]) == ("other", "kvm")
 
 
