@@ -42,7 +42,7 @@ class RecordingEvidence(Evidence):
         self._sizes: dict[str, int] = {}
 
     @property
-    def records(self) -> list[dict[str, Any]]:
+    def records(self) -> Sequence[dict[str, Any]]:
         return list(self._kept.values())
 
     def read(self, path: str, limit: int = READ_LIMIT_BYTES) -> Reading:
@@ -122,11 +122,11 @@ class BundleEvidence(Evidence):
         twin._reads, twin._lists, twin._runs = dict(self._reads), dict(self._lists), dict(self._runs)
         return twin
 
-    def paths(self) -> list[str]:
+    def paths(self) -> Sequence[str]:
         """Every file that the bundle has an answer for."""
-        return list(self._reads)
+        return tuple(self._reads)
 
-    def records(self) -> list[dict[str, Any]]:
+    def records(self) -> Sequence[dict[str, Any]]:
         """Every record, as `dump` takes them."""
         reads = [encode_reading(reading) for reading in self._reads.values()]
         lists = [encode_listing(listing) for listing in self._lists.values()]

@@ -6,6 +6,7 @@ is masked already changes nothing.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 MASK = b"********"
 
@@ -34,25 +35,28 @@ _COUNT = re.compile(rb"\d+(?:\.\d+)?[%kKmM]?")
 # A value: a list, a quoted text with escapes, or the characters up to the next separator.
 _VALUE = rb"(?P<value>\[[^\]]*\]?|\"(?:[^\"\\]|\\.)*\"?|'(?:[^'\\]|\\.)*'?|[^\s'\",;)}\]]+)"
 _NAME = rb"(?<![A-Za-z0-9_.-])(?P<name>%s[A-Za-z0-9_.-]{0,60}?" + _SECRET_WORD + rb"(?:[-_.][A-Za-z0-9_.-]{0,30})?)(?![A-Za-z0-9_])"
+_WORDS = (b"key", b"token", b"secret", b"passw", b"passphrase", b"credential")
+_PREFIXES = (b"hf_", b"sk-", b"nvapi-", b"glpat-", b"ghp_", b"gho_", b"ghu_", b"ghs_", b"ghr_", b"github_pat_", b"xox", b"akia", b"eyj")
+# Signs (in lower case) of a line on which a rule can match, and the rule. Most lines of most files hold no sign, and a kernel
+# log has many lines.
 _TEXT_RULES = (
     # api_key='VALUE', "hf_token": "VALUE", HF_TOKEN=VALUE, X-API-Key: VALUE, --api-key=VALUE
-    re.compile(rb"(?i)(?P<keep>" + _NAME % rb"-{0,2}" + rb"\\?['\"]?\s*[=:]\s*\\?)" + _VALUE),
+    (_WORDS, re.compile(rb"(?i)(?P<keep>" + _NAME % rb"-{0,2}" + rb"\\?['\"]?\s*[=:]\s*\\?)" + _VALUE)),
     # --api-key VALUE: only a flag is followed by its value without a sign between ("token usage: 0.02" is a log line)
-    re.compile(rb"(?i)(?P<keep>" + _NAME % rb"--?" + rb"['\"]?,?\s+)(?!-)" + _VALUE),
-    re.compile(rb"(?i)(?P<keep>\b(?:bearer|basic)\s+)(?P<value>[A-Za-z0-9._~+/=-]{8,})"),
-    re.compile(
-        rb"(?P<keep>)(?P<value>(?<![A-Za-z0-9])(?:hf_[A-Za-z0-9]{16,}|sk-[A-Za-z0-9_-]{16,}|nvapi-[A-Za-z0-9_-]{16,}|glpat-[A-Za-z0-9_-]{16,}"
-        rb"|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_[A-Za-z0-9_]{20,}|xox[abp]-[A-Za-z0-9-]{10,}|AKIA[A-Z0-9]{16}"
-        rb"|eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]*))"
+    (_WORDS, re.compile(rb"(?i)(?P<keep>" + _NAME % rb"--?" + rb"['\"]?,?\s+)(?!-)" + _VALUE)),
+    ((b"bearer", b"basic "), re.compile(rb"(?i)(?P<keep>\b(?:bearer|basic)\s+)(?P<value>[A-Za-z0-9._~+/=-]{8,})")),
+    (
+        _PREFIXES,
+        re.compile(
+            rb"(?P<keep>)(?P<value>(?<![A-Za-z0-9])(?:hf_[A-Za-z0-9]{16,}|sk-[A-Za-z0-9_-]{16,}|nvapi-[A-Za-z0-9_-]{16,}|glpat-[A-Za-z0-9_-]{16,}"
+            rb"|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_[A-Za-z0-9_]{20,}|xox[abp]-[A-Za-z0-9-]{10,}|AKIA[A-Z0-9]{16}"
+            rb"|eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]*))"
+        ),
     ),
-    re.compile(rb"(?P<keep>\b[A-Za-z][A-Za-z0-9+.-]*://[^\s/:@]*:)(?P<value>[^\s/@]+)(?=@)"),
+    ((b"://",), re.compile(rb"(?P<keep>\b[A-Za-z][A-Za-z0-9+.-]*://[^\s/:@]*:)(?P<value>[^\s/@]+)(?=@)")),
 )
+_SIGNS = tuple(dict.fromkeys(sign for signs, _rule in _TEXT_RULES for sign in signs))
 _PRIVATE_KEY = re.compile(rb"(-----BEGIN [A-Z ]*PRIVATE KEY-----).*?(-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL)
-# A cheap test first: most lines of most files hold none of these words, and a kernel log has many lines.
-_SIGNS = (
-    *(b"key", b"token", b"secret", b"passw", b"passphrase", b"credential", b"bearer", b"basic ", b"://"),
-    *(b"hf_", b"sk-", b"nvapi-", b"glpat-", b"ghp_", b"gho_", b"ghu_", b"ghs_", b"ghr_", b"github_pat_", b"xox", b"akia", b"eyj"),
-)
 
 
 
@@ -108,21 +112,24 @@ def redact_arguments(arguments: list[bytes]) -> list[bytes]:
 
 def redact_text(data: bytes) -> bytes:
     """Free text (a log, a unit file, a configuration) with what looks like a secret masked."""
-    if not _may_hold_secret(data):
+    signs = _signs_in(data.lower(), _SIGNS)
+    if not signs:
         return data
     if b"PRIVATE KEY-----" in data:
         data = _PRIVATE_KEY.sub(rb"\1" + MASK + rb"\2", data)
-    return b"\n".join(_redact_line(line) if _may_hold_secret(line) else line for line in data.split(b"\n"))
+    rules = [([sign for sign in signs if sign in its_signs], rule) for its_signs, rule in _TEXT_RULES]
+    return b"\n".join(_redact_line(line, rules) for line in data.split(b"\n"))
 
 
-def _may_hold_secret(data: bytes) -> bool:
-    lowered = data.lower()
-    return any(sign in lowered for sign in _SIGNS)
+def _signs_in(lowered: bytes, signs: Sequence[bytes]) -> list[bytes]:
+    return [sign for sign in signs if sign in lowered]
 
 
-def _redact_line(line: bytes) -> bytes:
-    for rule in _TEXT_RULES:
-        line = rule.sub(_masked, line)
+def _redact_line(line: bytes, rules: Sequence[tuple[Sequence[bytes], re.Pattern[bytes]]]) -> bytes:
+    lowered = line.lower()
+    for signs, rule in rules:
+        if signs and _signs_in(lowered, signs):
+            line = rule.sub(_masked, line)
     return line
 
 
