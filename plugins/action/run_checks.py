@@ -35,7 +35,7 @@ _ARGUMENT_SPEC = {
 
 
 def _load(directory: str, loader: DataLoader) -> Any:
-    return checks.load(directory, lambda path: loader.load_from_file(path, trusted_as_template=True), strict=False)
+    return checks.load(directory, lambda path: loader.load_from_file(path, trusted_as_template=True))
 
 
 def _preloaded() -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Loading of checks (every fault with file and line), their schema, and the action plugin with small fakes."""
 from __future__ import annotations
 
+import functools
 import importlib.util
 import json
 from pathlib import Path
@@ -169,6 +170,7 @@ def test_no_checks_is_a_fault(tmp_path: Path, make: bool, message: str) -> None:
         checks.load(str(directory), yaml.safe_load)
 
 
+@functools.cache
 def action(name: str) -> Any:
     spec = importlib.util.spec_from_file_location("action_" + name, ROOT / "plugins/action" / (name + ".py"))
     assert spec

@@ -1,0 +1,162 @@
+"""The report callback: whatever goes wrong, the run never looks clean."""
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from . import report_samples as samples
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def plugin(name: str) -> Any:
+    spec = importlib.util.spec_from_file_location("callback_" + name, ROOT / "callback_plugins" / (name + ".py"))
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.CallbackModule
+
+
+class Display:
+    """Keeps what it is told to show."""
+
+    verbosity = 0
+    columns = 80
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def display(self, text: str, color: str | None = None, **_more: Any) -> None:
+        self.lines.append(text)
+
+    @property
+    def text(self) -> str:
+        return "\n".join(self.lines)
+
+
+@pytest.fixture
+def callback(tmp_path: Path) -> Any:
+    made = plugin("check_report")(display=Display())
+    made.get_option = lambda name: str(tmp_path / "reports")
+    made.v2_playbook_on_play_start(play("gpu_facts", "run_checks"))
+    return made
+
+
+def play(*actions: str) -> Any:
+    tasks = [SimpleNamespace(action=action) for action in actions]
+    return SimpleNamespace(compile=lambda: [SimpleNamespace(block=[SimpleNamespace(block=tasks, rescue=[], always=[])], rescue=[], always=[])])
+
+
+def outcome(host: str, action: str, result: dict[str, Any]) -> Any:
+    return SimpleNamespace(
+        host=SimpleNamespace(get_name=lambda: host), task=SimpleNamespace(action=action, get_name=lambda: "role : " + action), result=result
+    )
+
+
+def ready() -> dict[str, Any]:
+    return samples.judged([samples.result("driver_loaded")])
+
+
+def test_a_good_run(callback: Any, tmp_path: Path) -> None:
+    callback.v2_runner_on_ok(outcome("gpu1", "gpu_facts", {"ansible_facts": {"gpu_host": {"gpus": {"count": 8}}}}))
+    callback.v2_runner_on_ok(outcome("gpu1", "run_checks", ready()))
+    callback.v2_playbook_on_stats(None)
+    assert "The host is ready." in callback._display.lines
+    report = json.loads((tmp_path / "reports/report.json").read_text())
+    assert report["hosts"]["gpu1"]["facts"]["gpus"] == {"count": 8}
+    assert (tmp_path / "reports/junit.xml").exists()
+
+
+def test_failed_checks(callback: Any, tmp_path: Path) -> None:
+    callback.v2_runner_on_failed(outcome("gpu1", "run_checks", samples.judged(samples.broken_host())))
+    callback.v2_playbook_on_stats(None)
+    assert "1 of 1 host NOT READY" in callback._display.text
+
+
+@pytest.mark.parametrize("action", ["gpu_facts", "ansible.builtin.validate_argument_spec"])
+def test_failure_before_the_checks(callback: Any, action: str) -> None:
+    callback.v2_runner_on_failed(outcome("gpu1", action, {"msg": "it broke"}))
+    callback.v2_playbook_on_stats(None)
+    assert "NO RESULT  gpu1: role : %s: it broke" % action in callback._display.text
+
+
+def test_an_ignored_failure_is_none(callback: Any) -> None:
+    callback.v2_runner_on_failed(outcome("gpu1", "command", {"msg": "it broke"}), ignore_errors=True)
+    callback.v2_runner_on_ok(outcome("gpu1", "run_checks", ready()))
+    callback.v2_playbook_on_stats(None)
+    assert "The host is ready." in callback._display.lines
+
+
+def test_unreachable(callback: Any) -> None:
+    callback.v2_runner_on_unreachable(outcome("gpu1", "gpu_facts", {"msg": "Connection refused"}))
+    callback.v2_playbook_on_stats(None)
+    assert "NO RESULT  gpu1: unreachable: Connection refused" in callback._display.text
+
+
+def test_no_host_ends_the_run(callback: Any) -> None:
+    with pytest.raises(SystemExit) as ended:
+        callback.v2_playbook_on_stats(None)
+    assert ended.value.code == 1
+    assert "NOTHING WAS VALIDATED" in callback._display.text
+
+
+def test_other_playbooks_are_left_alone(tmp_path: Path) -> None:
+    other = plugin("check_report")(display=Display())
+    other.v2_playbook_on_play_start(play("command"))
+    other.v2_runner_on_failed(outcome("gpu1", "command", {"msg": "x"}))
+    other.v2_playbook_on_stats(None)
+    assert other._display.lines == []
+
+
+def test_a_report_that_cannot_be_written_ends_the_run(callback: Any, tmp_path: Path) -> None:
+    (tmp_path / "reports").write_text("in the way")
+    callback.v2_runner_on_ok(outcome("gpu1", "run_checks", ready()))
+    with pytest.raises(SystemExit):
+        callback.v2_playbook_on_stats(None)
+    assert "report.json cannot be written" in callback._display.text
+
+
+@pytest.mark.parametrize("broken", ["v2_runner_on_ok", "v2_runner_on_failed"])
+def test_a_fault_while_collecting_ends_the_run(callback: Any, broken: str) -> None:
+    getattr(callback, broken)(outcome("gpu1", "run_checks", {"checks": [{"no": "id"}], "summary": {}}))
+    with pytest.raises(SystemExit):
+        callback.v2_playbook_on_stats(None)
+    assert "a fault of check_report" in callback._display.text
+
+
+def test_a_fault_while_reporting_ends_the_run(callback: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    callback.v2_runner_on_ok(outcome("gpu1", "run_checks", ready()))
+    monkeypatch.setattr(callback, "_run", lambda: 1 / 0)
+    with pytest.raises(SystemExit):
+        callback.v2_playbook_on_stats(None)
+    assert "ZeroDivisionError" in callback._display.text
+
+
+@pytest.fixture
+def quiet() -> Any:
+    made = plugin("quiet")()
+    made._display = Display()
+    return made
+
+
+def test_quiet_says_nothing_where_all_is_well(quiet: Any) -> None:
+    quiet.v2_runner_on_ok(outcome("gpu1", "gpu_facts", {"ansible_facts": {"gpu_host": {"much": "x" * 10000}}}))
+    quiet.v2_runner_on_ok(outcome("gpu1", "run_checks", ready()))
+    assert quiet._display.lines == []
+
+
+def test_quiet_says_one_line_where_something_failed(quiet: Any) -> None:
+    quiet.v2_runner_on_failed(outcome("gpu1", "run_checks", samples.judged(samples.broken_host())))
+    assert quiet._display.lines == ["failed: [gpu1] 2 failed: chipset_supports_p2p, p2p_granted; 2 unknown: p2p_fast, acs_redirect_off"]
+
+
+def test_quiet_says_more_with_v(quiet: Any) -> None:
+    quiet._display.verbosity = 1
+    quiet.v2_runner_on_ok(outcome("gpu1", "run_checks", ready()))
+    assert quiet._display.lines == ["ok: [gpu1] ready: 1 checks"]
