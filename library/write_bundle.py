@@ -17,6 +17,11 @@ options:
     description: The file on the controller. Missing directories are made.
     type: path
     required: true
+  anonymous:
+    description:
+      - Replace UUIDs, serial numbers, MAC and IP addresses and the name of the host, each by the same stand-in everywhere.
+    type: bool
+    default: false
 author:
   - The gpu-host-validation authors
 attributes:

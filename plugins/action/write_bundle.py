@@ -16,6 +16,7 @@ if _OURS not in ansible.module_utils.__path__:
 
 bundles = importlib.import_module("ansible.module_utils.gpu_host.bundle")
 files = importlib.import_module("ansible.module_utils.gpu_report.files")
+anonymiser = importlib.import_module("ansible.module_utils.gpu_report.anonymise")
 
 
 class ActionModule(ActionBase):
@@ -28,14 +29,19 @@ class ActionModule(ActionBase):
     def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         result: dict[str, Any] = super().run(tmp, task_vars)
         _validation, arguments = self.validate_argument_spec(
-            argument_spec={"text": {"type": "str", "required": True}, "dest": {"type": "path", "required": True}}
+            argument_spec={
+                "text": {"type": "str", "required": True},
+                "dest": {"type": "path", "required": True},
+                "anonymous": {"type": "bool", "default": False},
+            }
         )
         path = os.path.abspath(os.path.expanduser(arguments["dest"]))
         try:
             records = len(bundles.parse(arguments["text"].encode("utf-8", "surrogatepass"), path).records())
         except ValueError as error:
             raise AnsibleActionFail("What the host sent is no bundle, nothing was written: %s" % error) from error
-        data = bundles.compress(arguments["text"])
+        text = anonymiser.anonymise(arguments["text"]) if arguments["anonymous"] else arguments["text"]
+        data = bundles.compress(text)
         old = _content(path)
         result.update(changed=old != data, dest=path, size_bytes=len(data), records=records)
         result["msg"] = "%s: %d answers, %d KiB" % (path, records, len(data) // 1024)
