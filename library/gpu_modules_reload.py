@@ -1,0 +1,70 @@
+#!/usr/bin/python
+"""The gpu_modules_reload module."""
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: gpu_modules_reload
+short_description: Unload and load NVIDIA's kernel modules in the right order
+description:
+  - Stops the driver's own services and, with O(stop_units), the services that serve; unloads the modules, users before what they use;
+    loads them again; starts what it stopped.
+  - A module that is in use stays; then what was unloaded is loaded again, the services are started, and RV(reloaded) is false with the
+    reason. That is no failure, as a reboot does the same.
+  - Never ends a process.
+options:
+  modules:
+    description: The loaded modules that must go, in order.
+    type: list
+    elements: str
+    required: true
+  stop_units:
+    description: Services to stop before and to start after.
+    type: list
+    elements: str
+    default: []
+author:
+  - The gpu-host-validation authors
+attributes:
+  check_mode:
+    support: full
+    description: Says what it would do.
+"""
+
+EXAMPLES = r"""
+- name: Load nvidia_uvm anew
+  gpu_modules_reload:
+    modules: [nvidia_uvm]
+"""
+
+RETURN = r"""
+reloaded:
+  description: Whether the modules were loaded anew.
+  returned: success
+  type: bool
+reason:
+  description: Why not, in one sentence.
+  returned: success
+  type: str
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.gpu_host.evidence import LiveEvidence
+from ansible.module_utils.gpu_provision import reloading
+
+
+def main() -> None:
+    module = AnsibleModule(
+        argument_spec={"modules": {"type": "list", "elements": "str", "required": True}, "stop_units": {"type": "list", "elements": "str", "default": []}},
+        supports_check_mode=True,
+    )
+    modules, units = module.params["modules"], module.params["stop_units"]
+    if module.check_mode or not modules:
+        module.exit_json(changed=bool(modules), reloaded=False, reason="check mode" if modules else "no module is loaded")
+    outcome = reloading.reload(LiveEvidence(), modules, units)
+    if outcome["failed"]:
+        module.fail_json(msg=outcome["reason"], log=outcome["log"])
+    module.exit_json(changed=True, reloaded=outcome["reloaded"], reason=outcome["reason"], log=outcome["log"])
+
+
+if __name__ == "__main__":
+    main()

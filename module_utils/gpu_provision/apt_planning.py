@@ -1,0 +1,230 @@
+"""From what is wanted to what apt would do on this host, and every reason not to begin. Reads only; see `apt_trial`."""
+from __future__ import annotations
+
+import os
+from typing import Any, Callable
+
+from . import apt_parsing, openpgp
+from .apt_sources import armored, content_of, distribution_mirror, fetch_key, pin_text
+from .apt_trial import LISTS, Source, Trial, run_apt
+from .systems import PlanError, choose_system, headers, system
+
+# Kept free beside what apt says that it needs: unpacking, the kernel module's build, the initramfs of each kernel.
+RESERVE_BYTES = 300 * 1000**2
+_RUNFILE_TRACES = ("/usr/bin/nvidia-uninstall", "/usr/bin/nvidia-installer")
+
+
+class Planner:
+    """One plan. `options` are the arguments of the apt_plan module; `opener` fetches an address."""
+
+    def __init__(self, options: dict[str, Any], opener: Callable[[str], bytes], run: Any = run_apt) -> None:
+        self._options = options
+        self._opener = opener
+        self._run = run
+        _code, text = run(apt_parsing.DPKG_QUERY)
+        self.installed = apt_parsing.installed(text)
+        self.system = system(packages=self.installed)
+
+    def plan(self) -> dict[str, Any]:
+        """The plan as the module returns it. PlanError names the first reason not to begin."""
+        entry = choose_system(self.system, self._options["systems"])
+        if entry.get("family", "apt") != "apt":
+            return {"family": entry["family"], "entry": entry, "changes": False}
+        self._refuse_leftovers()
+        wanted = self._packages(entry)
+        pin = self._pin()
+        current, missing = self._current(wanted), [name for name in wanted if name not in self.installed]
+        files_current = self._repository_is_current(entry) and (pin is None or content_of(pin[0]) == pin[1].encode())
+        plan: dict[str, Any] = {"family": "apt", "entry": entry, "packages": wanted, "steps": [], "files": [], "full_update": False}
+        plan.update(repository_changed=not files_current, download_bytes=0, disk_bytes=0)
+        if not files_current or not current or self._options["upgrade"]:
+            source = self._source(entry)
+            self._try(plan, source, pin, wanted)
+            plan["files"] = [] if files_current else self._files(source, pin)
+        plan["installed_version"] = self._installed_version()
+        plan["planned_version"] = self._planned_version(plan["steps"]) or plan["installed_version"]
+        self._holds(plan)
+        plan["missing"] = missing
+        plan["changes"] = bool(plan["steps"] or plan["files"] or plan["hold"] or plan["unhold"])
+        return plan
+
+    # what is wanted -------------------------------------------------------------------------------------------------
+
+    def _packages(self, entry: dict[str, Any]) -> list[str]:
+        names = list(self._options["packages"])
+        chosen = self._options["package_set"]
+        if chosen:
+            sets = entry.get("packages", {})
+            if chosen not in sets:
+                text = "there are no packages for %s on %s; known there: %s."
+                raise PlanError(text % (chosen.replace("_", " "), entry["label"], ", ".join(sorted(sets)).replace("_", " ")))
+            names = [*sets[chosen], *names]
+        branch = self._options["version"].partition(".")[0]
+        if branch.isdigit() and int(branch) < entry.get("suffixed_below", 0):
+            names = [entry["suffixed"].get(name, name) for name in names]
+        names = [name.format(branch=branch) for name in names]
+        if self._options["headers"]:
+            wanted = headers(self.system, self.installed)
+            names += [*wanted["running"], *wanted["coming"]]
+        return list(dict.fromkeys(names))
+
+    def _pin(self) -> tuple[str, str] | None:
+        if not self._options["pin_path"] or not self._options["version"]:
+            return None
+        return self._options["pin_path"], pin_text(self._options["managed"], self._options["exempt"], self._options["version"])
+
+    def _managed(self, name: str) -> bool:
+        return apt_parsing.matches(name, self._options["managed"]) and not apt_parsing.matches(name, self._options["exempt"])
+
+    def _current(self, wanted: list[str]) -> bool:
+        """Everything is there, of the wanted version, and all of one version."""
+        version = self._options["version"]
+        own = {name: value for name, value in self.installed.items() if self._managed(name)}
+        versions = {apt_parsing.upstream(value["version"]) for name, value in own.items() if name in wanted}
+        fits = all(apt_parsing.fits(value["version"], version) for name, value in own.items() if name in wanted) if version else True
+        return all(name in self.installed for name in wanted) and fits and (len(versions) <= 1 or not version)
+
+    # the repository -------------------------------------------------------------------------------------------------
+
+    def _source(self, entry: dict[str, Any]) -> Source | None:
+        wanted = self._repository(entry)
+        if wanted is None:
+            return None
+        source = Source(wanted["name"], wanted["uris"], wanted["suites"], wanted.get("components", ""), wanted.get("architectures", ""), signed_by=wanted.get("signed_by", ""))
+        if not source.signed_by:
+            source.key = fetch_key(wanted["key_url"], wanted["fingerprints"], self._opener)
+        return source
+
+    def _repository(self, entry: dict[str, Any]) -> dict[str, Any] | None:
+        if self._options["source"] == "none":
+            return None
+        if self._options["source"] == "distribution":
+            own = entry.get("distribution")
+            if own is None:
+                return None  # its standard sources already hold the driver
+            uris = self._options["repository"].get("uris") or distribution_mirror(self.system["codename"])
+            if not uris:
+                raise PlanError("the sources of apt do not say where %s comes from. Set nvidia_driver_repository.uris." % self.system["label"])
+            return {"name": "gpu-host-distribution", "uris": uris, "suites": self.system["codename"], **own, **_given(self._options["repository"])}
+        return {"name": "gpu-host-nvidia", **entry.get("repository", {}), **_given(self._options["repository"])}
+
+    def _repository_is_current(self, entry: dict[str, Any]) -> bool:
+        wanted = self._repository(entry)
+        if wanted is None:
+            return True
+        source = Source(wanted["name"], wanted["uris"], wanted["suites"], wanted.get("components", ""), wanted.get("architectures", ""), signed_by=wanted.get("signed_by", ""))
+        if content_of(source.path) != source.text().encode():
+            return False
+        if source.signed_by:
+            return True
+        try:
+            found = openpgp.fingerprints(content_of(source.key_path) or b"")
+        except openpgp.KeyFileError:
+            return False
+        return set(found) <= {"".join(fingerprint.split()).upper() for fingerprint in wanted["fingerprints"]}
+
+    def _files(self, source: Source | None, pin: tuple[str, str] | None) -> list[dict[str, str]]:
+        files = []
+        if source and source.key:
+            files.append({"path": source.key_path, "content": armored(source.key)})
+        if source:
+            files.append({"path": source.path, "content": source.text()})
+        if pin:
+            files.append({"path": pin[0], "content": pin[1]})
+        return files
+
+    # the trial ------------------------------------------------------------------------------------------------------
+
+    def _try(self, plan: dict[str, Any], source: Source | None, pin: tuple[str, str] | None, wanted: list[str]) -> None:
+        if source and source.key:
+            source.key = armored(source.key).encode()
+        plan["full_update"] = not any(name.endswith(("_Packages", "_Packages.lz4", "_Packages.gz")) for name in (os.listdir(LISTS) if os.path.isdir(LISTS) else ()))
+        with Trial(source, pin, self._run) as trial:
+            if source or plan["full_update"]:
+                problem = trial.update(plan["full_update"])
+                if problem:
+                    where = source.uris if source else "the sources of this host"
+                    raise PlanError("the package repository %s cannot be used: %s. Nothing was changed." % (where, problem.rstrip(".")))
+            self._refuse_missing(trial, wanted)
+            result = trial.install(wanted, self._options["recommends"])
+        if result.problem:
+            raise PlanError("apt cannot install %s: %s. Nothing was changed." % (" ".join(wanted), result.problem.rstrip(".")))
+        plan.update(steps=result.steps, download_bytes=result.download_bytes, disk_bytes=result.disk_bytes)
+        self._refuse_steps(result.steps)
+        self._refuse_full_disk(result.download_bytes, result.disk_bytes)
+
+    def _refuse_missing(self, trial: Trial, wanted: list[str]) -> None:
+        missing = [name for name in wanted if name not in trial.candidates(wanted)]
+        if not missing:
+            return
+        version = self._options["version"]
+        for name in missing:
+            if name in headers(self.system, self.installed)["running"] and name not in self.installed:
+                text = "no package %s is to be had, so no module can be built for the running kernel %s. Upgrade the kernel and reboot into it first, or set nvidia_driver_headers: false."
+                raise PlanError(text % (name, self.system["kernel"]))
+            others = [apt_parsing.upstream(found) for found in trial.available(name)]
+            if others and version:
+                raise PlanError("no version of %s fits %s. The repository offers: %s." % (name, version, ", ".join(others)))
+        raise PlanError("no package %s is to be had from the sources of this host. Check the name, and that contrib and non-free are enabled." % ", ".join(missing))
+
+    def _refuse_steps(self, steps: list[dict[str, Any]]) -> None:
+        forbidden = [step["package"] for step in steps if step["action"] != "remove" and apt_parsing.matches(step["package"], self._options["forbid"])]
+        if forbidden:
+            raise PlanError("this would install %s. %s" % (", ".join(forbidden[:8]), self._options["forbid_reason"]))
+        removed = [step["package"] for step in steps if step["action"] == "remove" and not self._managed(step["package"])]
+        if removed:
+            raise PlanError("this would remove %s, which does not belong to the driver. Remove it by hand if that is right." % ", ".join(removed[:8]))
+        back = [step for step in steps if step["action"] == "downgrade" and self._managed(step["package"])]
+        if back and not self._options["allow_downgrade"]:
+            text = "this would go back from %s to %s (%d packages). Set nvidia_driver_allow_downgrade: true if that is right."
+            raise PlanError(text % (apt_parsing.upstream(back[0]["from"]), apt_parsing.upstream(back[0]["to"]), len(back)))
+
+    def _refuse_full_disk(self, download: int | None, disk: int | None) -> None:
+        needs = {"/var/cache/apt/archives": download or 0, "/usr": (disk or 0) + RESERVE_BYTES if (disk or 0) > 0 else 0, "/boot": 0, "/var/lib/dpkg": 0}
+        by_device: dict[int, list[Any]] = {}
+        for path, need in needs.items():
+            if need and os.path.isdir(path):
+                row = by_device.setdefault(os.stat(path).st_dev, [path, 0])
+                row[1] += need
+        for path, need in by_device.values():
+            free = os.statvfs(path)
+            left = free.f_bavail * free.f_frsize
+            if left < need:
+                raise PlanError("the file system of %s has %d MB free and %d MB are needed. Make room (apt-get clean, old kernels), then run again." % (path, left // 10**6, need // 10**6))
+
+    def _refuse_leftovers(self) -> None:
+        broken = [name for name, value in self.installed.items() if value["broken"]]
+        if broken:
+            raise PlanError("dpkg was interrupted: %s is not configured. Run `dpkg --configure -a` on this host first." % ", ".join(broken[:8]))
+        traces = [path for path in _RUNFILE_TRACES if os.path.exists(path) and not any(self._managed(name) for name in self.installed)]
+        if traces and self._options["refuse_runfile"]:
+            raise PlanError("a driver from NVIDIA's .run installer is there (%s) and would be mixed with packages. Run nvidia-uninstall first, or set nvidia_driver_source: runfile." % traces[0])
+
+    # afterwards -----------------------------------------------------------------------------------------------------
+
+    def _installed_version(self) -> str | None:
+        versions = [apt_parsing.upstream(value["version"]) for name, value in sorted(self.installed.items()) if self._managed(name)]
+        return max(set(versions), key=versions.count) if versions else None
+
+    def _planned_version(self, steps: list[dict[str, Any]]) -> str | None:
+        versions = [apt_parsing.upstream(step["to"]) for step in steps if step["to"] and self._managed(step["package"])]
+        return max(set(versions), key=versions.count) if versions else None
+
+    def _holds(self, plan: dict[str, Any]) -> None:
+        gone = {step["package"] for step in plan["steps"] if step["action"] == "remove"}
+        names = {name for name in self.installed if self._managed(name)} - gone
+        names |= {step["package"] for step in plan["steps"] if step["to"] and self._managed(step["package"])}
+        held = {name for name, value in self.installed.items() if value["held"]}
+        wanted = self._options["hold"]
+        plan["hold"] = sorted(names - held) if wanted else []
+        plan["unhold"] = sorted(names & held) if wanted is False else []
+
+
+def summary(steps: list[dict[str, Any]]) -> str:
+    """`install 9, upgrade 2`; the empty string for no step."""
+    actions = [step["action"] for step in steps]
+    return ", ".join("%s %d" % (action, actions.count(action)) for action in dict.fromkeys(actions))
+
+
+def _given(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value not in (None, "", [])}

@@ -1,0 +1,63 @@
+"""Which system a host runs, as the tables of the roles name it, and which kernel headers it needs."""
+from __future__ import annotations
+
+import os
+import platform
+import re
+from typing import Any
+
+
+class PlanError(Exception):
+    """Why nothing can be done; the message says what to do instead."""
+
+
+def system(root: str = "/", packages: dict[str, dict[str, Any]] | None = None) -> dict[str, Any]:
+    """``{key, label, codename, architecture, kernel}`` of this host; key as in the tables: debian12, ubuntu2404, pve9, rhel10."""
+    values = {}
+    for name in ("etc/os-release", "usr/lib/os-release"):
+        try:
+            with open(os.path.join(root, name), encoding="utf-8", errors="replace") as handle:
+                pairs = (line.rstrip("\n").partition("=") for line in handle)
+                values = {key: value.strip("\"'") for key, _equals, value in pairs}
+            break
+        except OSError:
+            continue
+    distribution, version = values.get("ID", "unknown"), values.get("VERSION_ID", "")
+    if distribution in ("rhel", "rocky", "almalinux", "centos", "ol"):
+        distribution, version = "rhel", version.partition(".")[0]
+    key, label = distribution + version.replace(".", ""), values.get("PRETTY_NAME") or "an unknown system"
+    manager = (packages or {}).get("pve-manager")
+    if manager:
+        key, label = "pve" + manager["version"].partition(".")[0], "Proxmox VE " + manager["version"]
+    return {"key": key, "label": label, "codename": values.get("VERSION_CODENAME", ""), "architecture": platform.machine(), "kernel": platform.release()}
+
+
+def choose_system(own: dict[str, Any], table: dict[str, Any]) -> dict[str, Any]:
+    """The entry of the table for this host. PlanError lists what is supported."""
+    entry = table.get(own["key"])
+    supported = ", ".join("%s%s" % (row["label"], "" if row.get("tested", True) else " (untested)") for row in table.values())
+    if entry is None:
+        raise PlanError("%s is not supported. Supported are: %s." % (own["label"], supported))
+    architectures = entry.get("architectures", ["x86_64"])
+    if own["architecture"] not in architectures:
+        raise PlanError("the architecture %s of this host is not supported on %s; supported: %s." % (own["architecture"], entry["label"], ", ".join(architectures)))
+    return dict(entry)
+
+
+def headers(own: dict[str, Any], packages: dict[str, dict[str, Any]]) -> dict[str, list[str]]:
+    """Kernel header packages: `running` for the kernel that runs, `coming` for those that upgrades will bring.
+
+    A kernel meta package such as linux-image-amd64 or proxmox-default-kernel names its headers; without the meta package of the
+    headers, the next kernel comes up without an NVIDIA module.
+    """
+    kernel = own["kernel"]
+    coming = []
+    for name in sorted(packages):
+        if re.fullmatch(r"linux-image-(?!.*\d+\.\d+\.\d+).*", name) and not name.endswith(("-dbg", "-dbgsym")):
+            coming.append(name.replace("linux-image-", "linux-headers-", 1))
+        elif name == "proxmox-default-kernel":
+            coming.append("proxmox-default-headers")
+        elif re.fullmatch(r"proxmox-kernel-\d+\.\d+", name):
+            coming.append(name.replace("-kernel-", "-headers-", 1))
+    prefix = "proxmox-headers-" if kernel.endswith("-pve") else "linux-headers-"
+    return {"running": [prefix + kernel], "coming": coming}
