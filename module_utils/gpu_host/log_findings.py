@@ -35,18 +35,18 @@ class Findings:
     def add(self, line: Line) -> None:
         self._number += 1
         text = line.text
-        if log_patterns.BOOT.search(text):
+        if "Linux version" in text and log_patterns.BOOT.search(text):
             self.boot_seen = True
-        elif log_patterns.DRIVER_BEGINS.search(text):
+        elif log_patterns.DRIVER_BEGINS in text:
             self._last_begin = self._number
-        elif log_patterns.DRIVER_LOADED.search(text):
+        elif log_patterns.DRIVER_LOADED in text:
             self._loaded_from = self._last_begin
         elif not (self._several_lines(line) or self._kernel_bar(line)):
             self._one_line(line)
 
     def _one_line(self, line: Line) -> None:
         for pattern in log_patterns.PATTERNS:
-            match = pattern.regex.search(line.text)
+            match = pattern.regex.search(line.text) if pattern.word in line.text else None
             if match:
                 groups = match.groupdict()
                 address = gpu_addresses.normal_form(groups.get("address") or "")
@@ -56,12 +56,12 @@ class Findings:
 
     def _several_lines(self, line: Line) -> bool:
         text = line.text
+        if "NVRM" not in text or "Xid (" in text:
+            return False
         region = log_patterns.INVALID_REGION.search(text)
         if region:
             self._note("bar_unassigned", gpu_addresses.normal_form(region["address"]), "BAR " + region["bar"], line, driver="nvidia")
             return True
-        if "NVRM" not in text:
-            return False
         subject = log_patterns.THE_GPU.search(text)
         if subject:
             self._subject = (subject["address"], self._number, line)
@@ -85,6 +85,8 @@ class Findings:
         return True
 
     def _kernel_bar(self, line: Line) -> bool:
+        if ": BAR " not in line.text and "[10de:" not in line.text:
+            return False
         device = log_patterns.NVIDIA_DEVICE.search(line.text)
         if device:
             self._nvidia_in_log.add(gpu_addresses.normal_form(device["address"]) or "")

@@ -59,7 +59,10 @@ def lines(data: bytes, hint: re.Pattern[bytes], boot_time: float | None) -> Iter
 
 def parse(raw: str, boot_time: float | None = None, before: str | None = None) -> Line:
     """One line of a log. `before` is the stamp that a line without one inherits."""
-    text = _CONTROLS.sub(" ", _COLOURS.sub("", raw))
+    text = raw if raw.isprintable() else _CONTROLS.sub(" ", _COLOURS.sub("", raw))
+    boot = _BOOT.match(text)  # by far the most frequent form, tried first
+    if boot:
+        return Line(text[boot.end() :].strip(), _since_boot(float(boot["seconds"]), boot_time))
     when: str | None = None
     rest = _skip(_PRIORITY, text)
     kmsg = _KMSG.match(rest)

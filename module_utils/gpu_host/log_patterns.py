@@ -44,44 +44,45 @@ HINT = re.compile(
     rb"Loading of |Linux version |\[[A-Z][a-z]{2} ?\d"
 )
 BOOT = re.compile(r"Linux version \d")
-DRIVER_BEGINS = re.compile(r"nvidia-nvlink: Nvlink Core is being initialized")
-DRIVER_LOADED = re.compile(r"NVRM: loading NVIDIA UNIX")
+DRIVER_BEGINS = "nvidia-nvlink: Nvlink Core is being initialized"
+DRIVER_LOADED = "NVRM: loading NVIDIA UNIX"
 
 
 @dataclass(frozen=True)
 class Pattern:
-    """`regex` may name groups: address, code (what tells findings of one kind apart), driver (who holds the device)."""
+    """A line that holds `word` is tried with `regex`, which may name groups: address, code (what tells findings of one kind apart), driver (who holds the device)."""
 
     kind: str
+    word: str
     regex: re.Pattern[str]
 
 
-def _pattern(kind: str, regex: str) -> Pattern:
-    return Pattern(kind, re.compile(regex))
+def _pattern(kind: str, word: str, regex: str) -> Pattern:
+    return Pattern(kind, word, re.compile(regex))
 
 
 # Tried in order, the first that matches counts.
 PATTERNS = (
     # The comma ends the number: a log cut inside it must not turn 79 into 7.
-    _pattern("xid", r"NVRM: Xid \((?:PCI:)?" + _ADDRESS + r"\): (?P<code>\d{1,4}),(?P<rest>.*)"),
-    _pattern("sxid", r"SXid \(PCI:" + _ADDRESS + r"\): (?P<code>\d{1,6}),(?P<rest>.*)"),
-    _pattern("fallen_off_bus", r"NVRM: (?:GPU )?(?:at )?(?:PCI:)?" + _ADDRESS + r":? .{0,40}fallen off the bus"),
-    _pattern("rm_init_failed", r"NVRM: GPU " + _ADDRESS + r": RmInitAdapter failed! \((?P<detail>[^)]{1,40})\)"),
-    _pattern("rm_init_failed", r"NVRM: GPU " + _ADDRESS + r": rm_init_adapter failed"),
-    _pattern("uvm_hmm", r"nvidia-uvm: .{0,120}request_free_mem_region\(\) err"),
-    _pattern("uvm_failed", r"nvidia-uvm: .{0,200}(?:\berr -\d+|\bERROR\b|[Ff]atal|[Aa]ssert\w* failed|[Ff]ailed)"),
-    _pattern("io_page_fault", r"\[IO_PAGE_FAULT device=" + _ADDRESS + r" "),
-    _pattern("io_page_fault", r"(?P<driver>[\w-]{1,40}) " + _ADDRESS + r": AMD-Vi: Event logged \[IO_PAGE_FAULT "),
-    _pattern("io_page_fault", r"DMAR: \[DMA (?:Read|Write)[^\]]{0,20}\] Request device \[" + _ADDRESS + r"\] fault addr"),
-    _pattern("aer", r"(?P<driver>[\w-]{1,40}) " + _ADDRESS + r": (?:AER: )?PCIe Bus Error: severity=(?P<code>[^,]{1,30}),"),
-    _pattern("driver_assert", r"NVRM: nvAssert\w{0,30}: Assertion failed: .{0,300} @ (?P<code>[\w.-]{1,60}:\d{1,6})"),
-    _pattern("nvlink", r"NVRM: knvlink\w{1,60}: .{0,200}[Ff]ailed"),
-    _pattern("peermem", r"nvidia-peermem .{0,80}ERROR"),
-    _pattern("probe_failed", r"nvidia: probe of " + _ADDRESS + r" failed with error"),
-    _pattern("probe_failed", r"(?P<driver>nvidia) " + _ADDRESS + r": probe with driver nvidia failed with error"),
-    _pattern("module_rejected", r"Loading of (?:unsigned module|module with unavailable key) is rejected"),
-    _pattern("out_of_memory", r"[Oo]ut of memory: Killed process \d+ \((?P<code>[^)]{1,40})\)"),
-    _pattern("hung_task", r"task (?P<code>[^:]{1,40}):\d+ blocked for more than"),
+    _pattern("xid", "Xid (", r"NVRM: Xid \((?:PCI:)?" + _ADDRESS + r"\): (?P<code>\d{1,4}),(?P<rest>.*)"),
+    _pattern("sxid", "SXid (", r"SXid \(PCI:" + _ADDRESS + r"\): (?P<code>\d{1,6}),(?P<rest>.*)"),
+    _pattern("fallen_off_bus", "fallen off", r"NVRM: (?:GPU )?(?:at )?(?:PCI:)?" + _ADDRESS + r":? .{0,40}fallen off the bus"),
+    _pattern("rm_init_failed", "RmInitAdapter", r"NVRM: GPU " + _ADDRESS + r": RmInitAdapter failed! \((?P<detail>[^)]{1,40})\)"),
+    _pattern("rm_init_failed", "rm_init_adapter", r"NVRM: GPU " + _ADDRESS + r": rm_init_adapter failed"),
+    _pattern("uvm_hmm", "request_free_mem_region", r"nvidia-uvm: .{0,120}request_free_mem_region\(\) err"),
+    _pattern("uvm_failed", "nvidia-uvm:", r"nvidia-uvm: .{0,200}(?:\berr -\d+|\bERROR\b|[Ff]atal|[Aa]ssert\w* failed|[Ff]ailed)"),
+    _pattern("io_page_fault", "IO_PAGE_FAULT", r"\[IO_PAGE_FAULT device=" + _ADDRESS + r" "),
+    _pattern("io_page_fault", "IO_PAGE_FAULT", r"(?P<driver>[\w-]{1,40}) " + _ADDRESS + r": AMD-Vi: Event logged \[IO_PAGE_FAULT "),
+    _pattern("io_page_fault", "DMAR", r"DMAR: \[DMA (?:Read|Write)[^\]]{0,20}\] Request device \[" + _ADDRESS + r"\] fault addr"),
+    _pattern("aer", "PCIe Bus Error", r"(?P<driver>[\w-]{1,40}) " + _ADDRESS + r": (?:AER: )?PCIe Bus Error: severity=(?P<code>[^,]{1,30}),"),
+    _pattern("driver_assert", "Assertion failed", r"NVRM: nvAssert\w{0,30}: Assertion failed: .{0,300} @ (?P<code>[\w.-]{1,60}:\d{1,6})"),
+    _pattern("nvlink", "knvlink", r"NVRM: knvlink\w{1,60}: .{0,200}[Ff]ailed"),
+    _pattern("peermem", "nvidia-peermem", r"nvidia-peermem .{0,80}ERROR"),
+    _pattern("probe_failed", "probe of", r"nvidia: probe of " + _ADDRESS + r" failed with error"),
+    _pattern("probe_failed", "probe with", r"(?P<driver>nvidia) " + _ADDRESS + r": probe with driver nvidia failed with error"),
+    _pattern("module_rejected", "is rejected", r"Loading of (?:unsigned module|module with unavailable key) is rejected"),
+    _pattern("out_of_memory", "Killed process", r"[Oo]ut of memory: Killed process \d+ \((?P<code>[^)]{1,40})\)"),
+    _pattern("hung_task", "blocked for more", r"task (?P<code>[^:]{1,40}):\d+ blocked for more than"),
 )
 # `BAR 1: no space for [mem size …]` before kernel 6.10, `BAR 1 [mem size …]: can't assign; no space` since. BAR 6 is the
 # expansion ROM and an I/O BAR is of no use to a GPU: neither matters. "VF BAR" is SR-IOV's.
