@@ -116,7 +116,7 @@ def _use(devices: dict[str, Facts] | None, whole: bool) -> dict[str, Any]:
             reason = "%s MiB of memory in use" % used
         if reason is not None:
             reasons.append({"address": where, "index": facts["index"], "reason": reason})
-        elif load is None or used is None or facts["processes"] is None:
+        elif facts["lost"] or load is None or used is None or facts["processes"] is None:
             unsure = True
     return {"busy": reasons if reasons or not unsure else None, "idle": False if reasons else (None if unsure else True)}
 

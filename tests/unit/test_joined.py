@@ -1,0 +1,125 @@
+"""Facts that need two subjects; each is unknown where one of them is."""
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import pytest
+from ansible.module_utils.gpu_host import gpus, joined
+from ansible.module_utils.gpu_host.errors import Errors
+from ansible.module_utils.gpu_host.evidence import ABSENT, Outcome
+from smi_host import block, evidence, xml
+
+A, B = "0000:01:00.0", "0000:02:00.0"
+SUBJECTS = ("gpus", "p2p", "topology", "pci", "device_nodes", "system")
+
+
+def smi(*blocks: str) -> dict[str, Any]:
+    return gpus.gather(evidence({gpus.XML: xml("".join(blocks), attached=len(blocks))}), Errors("gpus"))
+
+
+def not_installed() -> dict[str, Any]:
+    return gpus.gather(evidence({gpus.XML: Outcome(gpus.XML, ABSENT)}), Errors("gpus"))
+
+
+def join(**facts: Any) -> dict[str, Any]:
+    return joined.join({**dict.fromkeys(SUBJECTS), **facts}, Errors("joined"))
+
+
+def card(driver: str | None = "nvidia", width: int = 16) -> dict[str, Any]:
+    return {"name": "L40S", "driver": driver, "link": {"width": width}}
+
+
+def test_nothing_known_makes_nothing_known() -> None:
+    assert set(join().values()) == {None}
+    assert set(joined.join({}, Errors("joined")).values()) == {None}
+
+
+def test_a_card_that_the_driver_does_not_show() -> None:
+    facts = join(gpus=smi(block()), pci={"gpus": {A: card(), B: card()}})
+    assert facts["missing_from_driver"] == [{"address": B, "name": "L40S", "driver": "nvidia"}]
+    assert (facts["gpu_found"], facts["driver_expected"], facts["gpu_count"]) == (True, True, 1)
+
+
+def test_a_card_given_to_a_guest_is_not_missing() -> None:
+    facts = join(gpus=smi(block()), pci={"gpus": {A: card(), B: card("vfio-pci")}})
+    assert facts["missing_from_driver"] == [] and facts["given_to_guests"] == [B]
+    facts = join(gpus=not_installed(), pci={"gpus": {A: card("vfio-pci"), B: card("vfio-pci")}})
+    assert facts["driver_expected"] is False and facts["gpu_found"] is True
+
+
+@pytest.mark.parametrize(
+    ("on_bus", "smi_facts", "found"),
+    [
+        ({}, not_installed(), False),
+        (None, not_installed(), None),  # the bus could not be read: nobody knows
+        ({A: card()}, not_installed(), True),
+        ({}, smi(block()), True),
+    ],
+)
+def test_whether_there_is_a_gpu(on_bus: dict[str, Any] | None, smi_facts: dict[str, Any], found: bool | None) -> None:
+    facts = join(gpus=smi_facts, pci=None if on_bus is None else {"gpus": on_bus})
+    assert facts["gpu_found"] is found and facts["driver_expected"] is found
+
+
+def test_no_gpu_counts_as_none() -> None:
+    assert join(gpus=not_installed(), pci={"gpus": {}})["gpu_count"] == 0
+    assert join(gpus=not_installed(), pci={"gpus": {A: card()}})["gpu_count"] is None
+
+
+def test_minors_need_their_nodes() -> None:
+    facts = smi(block(), block("00000000:02:00.0", minor_number="3"))
+    nodes = {"nvidia0": {}, "nvidiactl": {}}
+    assert join(gpus=facts, device_nodes={"nodes": nodes})["minors_without_node"] == [{"address": B, "index": 1, "minor": 3}]
+    assert join(gpus=facts, device_nodes={"nodes": {"/dev/nvidia0": {}, "/dev/nvidia3": {}}})["minors_without_node"] == []
+    assert join(gpus=smi(block(minor_number="N/A")), device_nodes={"nodes": nodes})["minors_without_node"] == []
+    assert join(gpus=smi(block(minor_number="absent")), device_nodes={"nodes": nodes})["minors_without_node"] is None
+
+
+def test_widths_of_both_sides() -> None:
+    assert join(gpus=smi(block()), pci={"gpus": {A: card(width=8)}})["width_disagreements"] == [{"address": A, "smi": 16, "pci": 8}]
+    assert join(gpus=smi(block()), pci={"gpus": {A: card()}})["width_disagreements"] == []
+
+
+def links(active: int, inactive: int = 0, unknown: int = 0) -> dict[str, Any]:
+    return {"links": active + inactive + unknown, "active": active, "inactive": list(range(inactive)), "unknown": unknown, "speed_gb_s": 25.0}
+
+
+FABRIC = "<state>Completed</state><status>Success</status>"
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "fabric", "down"),
+    [
+        (links(18), links(18), FABRIC, []),
+        (links(17, 1), links(17, 1), FABRIC, [A, B]),  # on an NVSwitch fabric every link must be up
+        (links(12, 6), links(12, 6), "<state>N/A</state>", []),  # a bridge between two PCI Express cards uses some of the links
+        (links(12, 6), links(11, 7), "<state>N/A</state>", [B]),
+        (links(0, 12), links(0, 12), "<state>N/A</state>", []),
+        (links(0), links(0), "<state>N/A</state>", []),
+        (links(12), links(11, 0, 1), "<state>N/A</state>", None),
+    ],
+)
+def test_links_that_are_down(first: dict[str, Any], second: dict[str, Any], fabric: str, down: list[str] | None) -> None:
+    facts = join(gpus=smi(block(fabric=fabric), block("00000000:02:00.0", fabric=fabric)), topology={"nvlink": {A: first, B: second}})
+    assert (facts["nvlinks_down"] if facts["nvlinks_down"] is None else [gpu["address"] for gpu in facts["nvlinks_down"]]) == down
+    assert facts["nvlink_present"] is (first["active"] > 0 or fabric == FABRIC)
+
+
+def test_numa_nodes_matter_where_there_are_several() -> None:
+    topology = {"gpus_without_numa_node": [A]}
+    assert join(topology=topology, system={"numa_nodes": {"0": {}, "1": {}}})["gpus_without_numa_node"] == [A]
+    assert join(topology=topology, system={"numa_nodes": {"0": {}}})["gpus_without_numa_node"] == []
+    assert join(topology=topology)["gpus_without_numa_node"] is None
+
+
+def test_p2p_over_pci_express() -> None:
+    two = smi(block(), block("00000000:02:00.0"))
+    assert join(gpus=two, p2p={"gpu_count": 2, "all_nvlink": False})["pcie_p2p"] is True
+    assert join(gpus=two, p2p={"gpu_count": 2, "all_nvlink": True})["pcie_p2p"] is False
+    assert join(gpus=two, p2p={"gpu_count": 2, "all_nvlink": None})["pcie_p2p"] is True
+    assert join(gpus=smi(block()), p2p=None)["pcie_p2p"] is False
+    assert join(gpus=two, p2p={"gpu_count": 1})["p2p_gpus_differ"] is True
