@@ -114,16 +114,18 @@ def _nvlinks(gpus: Facts, nvlink: Facts | None) -> Facts:
     down, unsure = [], False
     for where, facts in devices.items():
         links = nvlink.get(where)
+        in_fabric = facts["fabric_state"] not in (None, NOT_APPLICABLE)
+        if not nvlink and not in_fabric:
+            continue  # no GPU has an active link
         if links is None or links["unknown"]:
             unsure = unsure or not facts["lost"]
             continue
-        in_fabric = facts["fabric_state"] not in (None, NOT_APPLICABLE)
         expected = links["links"] if in_fabric else most.get(facts["name"], 0)
         if links["active"] < expected:
             down.append({"address": where, "index": facts["index"], "active": links["active"], "expected": expected, "inactive": links["inactive"]})
     active = [links["active"] for links in nvlink.values()]
     present = any(active) or bool(gpus.get("fabric_present"))
-    return {"nvlink_present": present, "nvlinks_down": down if down or not unsure else None, "nvlink_active_fewest": min(active, default=None)}
+    return {"nvlink_present": present, "nvlinks_down": down if down or not unsure else None, "nvlink_active_fewest": min(active, default=0)}
 
 
 def _without_numa_node(nodeless: list[str] | None, nodes: Facts | None) -> list[str] | None:

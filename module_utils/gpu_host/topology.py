@@ -47,6 +47,8 @@ def _unanswered(answer: Outcome, errors: Errors) -> None:
 def _nvlink(evidence: Evidence, names: dict[int, str], errors: Errors) -> dict[str, Any] | None:
     answer = evidence.run(NVLINK, LIMIT_SECONDS)
     found = nvlink.parse(answer.stdout) if answer.ok else None
+    if answer.ok and answer.rc == 0 and not answer.stdout.strip():
+        found = {}  # where no link is active, driver 580 prints nothing at all (seen on a single H200)
     if found is None:
         _unanswered(answer, errors)
         return None

@@ -72,7 +72,7 @@ def test_no_gpu_counts_as_none() -> None:
 
 def test_minors_need_their_nodes() -> None:
     facts = smi(block(), block("00000000:02:00.0", minor_number="3"))
-    nodes = {"nvidia0": {}, "nvidiactl": {}}
+    nodes: dict[str, Any] = {"nvidia0": {}, "nvidiactl": {}}
     assert join(gpus=facts, device_nodes={"nodes": nodes})["minors_without_node"] == [{"address": B, "index": 1, "minor": 3}]
     assert join(gpus=facts, device_nodes={"nodes": {"/dev/nvidia0": {}, "/dev/nvidia3": {}}})["minors_without_node"] == []
     assert join(gpus=smi(block(minor_number="N/A")), device_nodes={"nodes": nodes})["minors_without_node"] == []
@@ -107,6 +107,13 @@ def test_links_that_are_down(first: dict[str, Any], second: dict[str, Any], fabr
     facts = join(gpus=smi(block(fabric=fabric), block("00000000:02:00.0", fabric=fabric)), topology={"nvlink": {A: first, B: second}})
     assert (facts["nvlinks_down"] if facts["nvlinks_down"] is None else [gpu["address"] for gpu in facts["nvlinks_down"]]) == down
     assert facts["nvlink_present"] is (first["active"] > 0 or fabric == FABRIC)
+
+
+def test_no_links_at_all_are_none_down_except_in_a_fabric() -> None:
+    facts = join(gpus=smi(block()), topology={"nvlink": {}})
+    assert (facts["nvlink_present"], facts["nvlinks_down"], facts["nvlink_active_fewest"]) == (False, [], 0)
+    facts = join(gpus=smi(block(fabric=FABRIC)), topology={"nvlink": {}})
+    assert (facts["nvlink_present"], facts["nvlinks_down"]) == (True, None)
 
 
 def test_numa_nodes_matter_where_there_are_several() -> None:

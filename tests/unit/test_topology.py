@@ -79,6 +79,15 @@ def test_without_an_answer_everything_is_unknown() -> None:
     assert errors.entries[0]["problem"] == "exit code 9: NVIDIA-SMI has failed"
 
 
+def test_an_empty_answer_means_no_active_link() -> None:
+    errors = Errors("topology")
+    assert topology.gather(evidence({topology.MATRIX: FOUR, topology.NVLINK: ""}), errors)["nvlink"] == {}
+    assert errors.entries == []
+    failed = Outcome(topology.NVLINK, OK, rc=9, stdout=b"")
+    assert topology.gather(evidence({topology.MATRIX: FOUR, topology.NVLINK: failed}), errors)["nvlink"] is None
+    assert errors.entries[0]["problem"] == "exit code 9: no output"
+
+
 def test_the_recording_with_nvlink() -> None:
     facts = topology.gather(host("h200-x2"), Errors("topology"))
     assert facts["class_counts"] == {"NV": 1} and facts["pairs"][0]["nvlinks"] == 18
