@@ -35,7 +35,8 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
     `libraries` {libcuda, libnvidia_ml: [{path, version}]}; `mismatched`: sentences on what differs from the running module's
     version ([] all agree, None unknown); `cuda` the newest CUDA release of the running driver;
     `gsp_firmware` (PCI address -> version or None), `nouveau_loaded`, `secure_boot`, `dkms` ([{module, version, kernel, state}],
-    None if not installed), `built_for_running_kernel`, `built_for_newest_kernel`, `nvswitches` (addresses); and the facts of `driver_requirements.of_gpus`,
+    None if not installed), `built_for_running_kernel`, `built_for_newest_kernel`, `nvswitches` (addresses); and the facts of
+    `driver_requirements.of_gpus`,
     `driver_services`, `driver_packages` (as `packaging`) and `cuda_toolkits`.
     """
     running = modules.loaded_modules(evidence, errors)

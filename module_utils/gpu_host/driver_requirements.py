@@ -24,8 +24,9 @@ class Architecture:
 
 # PCI device ids, first and last of a range.
 _ARCHITECTURES = (
-    (0x1340, 0x17FF, Architecture("maxwell", "346.16", "proprietary", "6.5")),
+    (0x1340, 0x15EF, Architecture("maxwell", "346.16", "proprietary", "6.5")),
     (0x15F0, 0x15FF, Architecture("pascal", "375.20", "proprietary", "8.0")),
+    (0x1600, 0x17FF, Architecture("maxwell", "346.16", "proprietary", "6.5")),
     (0x1B00, 0x1D56, Architecture("pascal", "375.20", "proprietary", "8.0")),
     (0x1D80, 0x1DFF, Architecture("volta", "384.59", "proprietary", "9.0")),
     (0x1E00, 0x1FFF, Architecture("turing", "410.48", "either", "10.0")),

@@ -37,7 +37,8 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
     `options` (name -> {live, configured, source, cmdline, pending}: the running value, the value of the files and where it
     stands, the value of the kernel command line, and whether the next load would change it), `blacklisted` (places).
     `live_options`: module -> {option: running value}. `registry_dwords`: {live, configured}, each name -> value.
-    `pending_options`, `unsaved_options` (set now, but nowhere configured; with the `line` to write), `conflicting_options`: lists with `text` for people.
+    `pending_options`, `unsaved_options` (set now, but nowhere configured; with the `line` to write), `conflicting_options`: lists
+    with `text` for people.
     `forced_p2p`: registry keys that force the P2P grant, [{name, value, where}], None when the driver's parameters are unknown.
     `configuration`: {complete, files, faults}. `initramfs`: see `initramfs.gather`.
     """

@@ -1,4 +1,5 @@
 """A host for tests of single readers: what it holds is said in a few lines, everything else is absent."""
+
 from __future__ import annotations
 
 from typing import Any

@@ -1,4 +1,5 @@
 """The kernel's command line and what waits for a reboot."""
+
 from __future__ import annotations
 
 import sys
@@ -26,14 +27,17 @@ def host(cmdline: str = "BOOT_IMAGE=/vmlinuz-6.8.0 ro iommu=pt", grub: str | Non
     return made.file("/etc/default/grub", grub) if grub is not None else made
 
 
-@pytest.mark.parametrize(("text", "found"), [
-    ("ro  quiet\n", ["ro", "quiet"]),
-    ('dyndbg="file a.c +p; file b.c +p" ro', ["dyndbg=file a.c +p; file b.c +p", "ro"]),
-    ('"a b" c', ["a b", "c"]),
-    ("a-b-c=x-y", ["a_b_c=x-y"]),  # the kernel compares names with dash and underscore as one
-    ("iommu=pt -- --single iommu=off", ["iommu=pt"]),
-    ("", []),
-])
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("ro  quiet\n", ["ro", "quiet"]),
+        ('dyndbg="file a.c +p; file b.c +p" ro', ["dyndbg=file a.c +p; file b.c +p", "ro"]),
+        ('"a b" c', ["a b", "c"]),
+        ("a-b-c=x-y", ["a_b_c=x-y"]),  # the kernel compares names with dash and underscore as one
+        ("iommu=pt -- --single iommu=off", ["iommu=pt"]),
+        ("", []),
+    ],
+)
 def test_words_as_the_kernel_splits_them(text: str, found: list[str]) -> None:
     assert words(text) == found
 
@@ -47,14 +51,17 @@ def test_module_parameters() -> None:
     assert kernel_cmdline.module_parameters(parameters)[0] == ("nvidia_uvm", "uvm_disable_hmm", "1")
 
 
-@pytest.mark.parametrize(("text", "line"), [
-    ('GRUB_CMDLINE_LINUX_DEFAULT="quiet intel_iommu=on\niommu=pt"\n', "quiet intel_iommu=on iommu=pt"),  # quotes span lines
-    ("GRUB_CMDLINE_LINUX_DEFAULT='quiet'\n# GRUB_CMDLINE_LINUX_DEFAULT=\"iommu=pt\"\n", "quiet"),
-    ('GRUB_CMDLINE_LINUX="a"\nGRUB_CMDLINE_LINUX="$GRUB_CMDLINE_LINUX b"\nGRUB_CMDLINE_LINUX="${GRUB_CMDLINE_LINUX} c"\n', "a b c"),
-    ("export GRUB_CMDLINE_LINUX=quiet # iommu=pt\n", "quiet"),
-    ('GRUB_CMDLINE_LINUX_DEFAULT="quiet iommu=pt\n', "quiet iommu=pt"),  # never closed
-    ("if true; then echo; fi\nGRUB_CMDLINE_LINUX=x\n", "x"),
-])
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ('GRUB_CMDLINE_LINUX_DEFAULT="quiet intel_iommu=on\niommu=pt"\n', "quiet intel_iommu=on iommu=pt"),  # quotes span lines
+        ("GRUB_CMDLINE_LINUX_DEFAULT='quiet'\n# GRUB_CMDLINE_LINUX_DEFAULT=\"iommu=pt\"\n", "quiet"),
+        ('GRUB_CMDLINE_LINUX="a"\nGRUB_CMDLINE_LINUX="$GRUB_CMDLINE_LINUX b"\nGRUB_CMDLINE_LINUX="${GRUB_CMDLINE_LINUX} c"\n', "a b c"),
+        ("export GRUB_CMDLINE_LINUX=quiet # iommu=pt\n", "quiet"),
+        ('GRUB_CMDLINE_LINUX_DEFAULT="quiet iommu=pt\n', "quiet iommu=pt"),  # never closed
+        ("if true; then echo; fi\nGRUB_CMDLINE_LINUX=x\n", "x"),
+    ],
+)
 def test_grub_file_as_the_shell_reads_it(text: str, line: str) -> None:
     facts, _errors = gathered(kernel, host(grub=text))
     assert facts["configured"][0]["text"] == line

@@ -1,4 +1,5 @@
 """The kernel log: every form of a line, every kind of finding, and logs that are cut, flooded or refused."""
+
 from __future__ import annotations
 
 import sys
@@ -31,33 +32,39 @@ def kinds(facts: dict[str, Any]) -> dict[str, int]:
 
 def pci(host: Host) -> Host:
     """A GPU at 01:00.0 behind a root port, and an NVMe drive."""
-    devices = {"0000:00:01.1": ("6040000", "1022:14AB", "pci0000:00/0000:00:01.1"), "0000:01:00.0": ("30200", "10DE:2BB5", "pci0000:00/0000:00:01.1/0000:01:00.0"),
-               "0000:05:00.0": ("10802", "144D:A80A", "pci0000:00/0000:05:00.0")}
+    devices = {
+        "0000:00:01.1": ("6040000", "1022:14AB", "pci0000:00/0000:00:01.1"),
+        "0000:01:00.0": ("30200", "10DE:2BB5", "pci0000:00/0000:00:01.1/0000:01:00.0"),
+        "0000:05:00.0": ("10802", "144D:A80A", "pci0000:00/0000:05:00.0"),
+    }
     host.directory("/sys/bus/pci/devices", {name: {"kind": "link", "target": "../../../devices/" + path} for name, (_c, _i, path) in devices.items()})
     for name, (pci_class, ids, _path) in devices.items():
         host.file("/sys/bus/pci/devices/%s/uevent" % name, "PCI_CLASS=%s\nPCI_ID=%s\n" % (pci_class, ids))
     return host
 
 
-@pytest.mark.parametrize(("raw", "text", "when"), [
-    ("NVRM: x", "NVRM: x", None),
-    ("[   12.500000] NVRM: x", "NVRM: x", "12 s after boot"),
-    ("[   12.5][  T123] NVRM: x", "NVRM: x", "12 s after boot"),
-    ("<3>[   12.500000] NVRM: x", "NVRM: x", "12 s after boot"),
-    ("kern  :err   : [   12.500000] NVRM: x", "NVRM: x", "12 s after boot"),
-    ("[   12.500000 <    0.000060>] NVRM: x", "NVRM: x", "12 s after boot"),
-    ("[Sun Feb 23 16:24:18 2025] NVRM: x", "NVRM: x", "Sun Feb 23 16:24:18 2025"),
-    ("[Nov18 10:51] NVRM: x", "NVRM: x", "Nov18 10:51"),
-    ("[  +0.000060] NVRM: x", "NVRM: x", "before"),
-    ("              NVRM: x", "NVRM: x", "before"),
-    ("2026-06-20T13:18:18,123456+02:00 NVRM: x", "NVRM: x", "2026-06-20T13:18:18,123456+02:00"),
-    ("2026-06-20T13:18:18.123456+02:00 gpu1 kernel: [   12.5] NVRM: x", "NVRM: x", "2026-06-20T13:18:18.123456+02:00"),
-    ("Oct  1 12:53:31 host kernel: [428083.647551] NVRM: x", "NVRM: x", "Oct  1 12:53:31"),
-    ("1782037098.123456 host kernel: NVRM: x", "NVRM: x", "2026-06-21T10:18:18Z"),
-    ("6,3973,227996636,-;NVRM: x", "NVRM: x", "228 s after boot"),
-    ("6,3973,227996636,-,caller=T1;NVRM: x", "NVRM: x", "228 s after boot"),
-    ("\x1b[32m[   12.500000] \x1b[0m\x1b[31mNVRM: x\x1b[0m", "NVRM: x", "12 s after boot"),
-])
+@pytest.mark.parametrize(
+    ("raw", "text", "when"),
+    [
+        ("NVRM: x", "NVRM: x", None),
+        ("[   12.500000] NVRM: x", "NVRM: x", "12 s after boot"),
+        ("[   12.5][  T123] NVRM: x", "NVRM: x", "12 s after boot"),
+        ("<3>[   12.500000] NVRM: x", "NVRM: x", "12 s after boot"),
+        ("kern  :err   : [   12.500000] NVRM: x", "NVRM: x", "12 s after boot"),
+        ("[   12.500000 <    0.000060>] NVRM: x", "NVRM: x", "12 s after boot"),
+        ("[Sun Feb 23 16:24:18 2025] NVRM: x", "NVRM: x", "Sun Feb 23 16:24:18 2025"),
+        ("[Nov18 10:51] NVRM: x", "NVRM: x", "Nov18 10:51"),
+        ("[  +0.000060] NVRM: x", "NVRM: x", "before"),
+        ("              NVRM: x", "NVRM: x", "before"),
+        ("2026-06-20T13:18:18,123456+02:00 NVRM: x", "NVRM: x", "2026-06-20T13:18:18,123456+02:00"),
+        ("2026-06-20T13:18:18.123456+02:00 gpu1 kernel: [   12.5] NVRM: x", "NVRM: x", "2026-06-20T13:18:18.123456+02:00"),
+        ("Oct  1 12:53:31 host kernel: [428083.647551] NVRM: x", "NVRM: x", "Oct  1 12:53:31"),
+        ("1782037098.123456 host kernel: NVRM: x", "NVRM: x", "2026-06-21T10:18:18Z"),
+        ("6,3973,227996636,-;NVRM: x", "NVRM: x", "228 s after boot"),
+        ("6,3973,227996636,-,caller=T1;NVRM: x", "NVRM: x", "228 s after boot"),
+        ("\x1b[32m[   12.500000] \x1b[0m\x1b[31mNVRM: x\x1b[0m", "NVRM: x", "12 s after boot"),
+    ],
+)
 def test_every_form_of_a_line(raw: str, text: str, when: str | None) -> None:
     line = log_lines.parse(raw, None, "before" if "+0.00" in raw or raw.startswith("  ") else None)
     assert (line.text, line.when) == (text, when)
@@ -68,10 +75,21 @@ def test_seconds_since_boot_become_a_time_of_day() -> None:
     assert facts["findings"][0]["last"] == log_lines.utc(NOW - 400)
 
 
-@pytest.mark.parametrize(("text", "address"), [
-    ("0000:9b:00", "0000:9b:00.0"), ("0000:91:00.0", "0000:91:00.0"), ("0000:91:00.0:", "0000:91:00.0"), ("00000000:01:00.0", "0000:01:00.0"),
-    ("0002:00.0", "0000:02:00.0"), ("07:00.0", "0000:07:00.0"), ("0008:01:00.0", "0008:01:00.0"), ("10000:e1:00.0", "10000:e1:00.0"), ("zz", None), ("", None),
-])
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("0000:9b:00", "0000:9b:00.0"),
+        ("0000:91:00.0", "0000:91:00.0"),
+        ("0000:91:00.0:", "0000:91:00.0"),
+        ("00000000:01:00.0", "0000:01:00.0"),
+        ("0002:00.0", "0000:02:00.0"),
+        ("07:00.0", "0000:07:00.0"),
+        ("0008:01:00.0", "0008:01:00.0"),
+        ("10000:e1:00.0", "10000:e1:00.0"),
+        ("zz", None),
+        ("", None),
+    ],
+)
 def test_addresses_in_one_form(text: str, address: str | None) -> None:
     assert gpu_addresses.normal_form(text) == address
 
@@ -93,9 +111,13 @@ LINES = {
     "hung_task": "INFO: task nvidia-smi:4711 blocked for more than 122 seconds.",
     "sxid": "nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 20034, Fatal, Link 62 LTSSM Fault Up",
     "bar_unassigned": "NVRM: BAR1 is 0M @ 0x0 (PCI:0002:21:00.0)",
-    "needs_open_modules": "NVRM: The NVIDIA GPU 0000:02:00.0 (PCI ID: 10de:2c31)\nNVRM: installed in this system requires use of the NVIDIA open kernel modules.",
-    "unsupported_gpu": "NVRM: The NVIDIA GPU 0000:02:00.0 (PCI ID: 10de:2c31)\nNVRM: installed in this system is not supported by the\nNVRM: NVIDIA 535.x driver release.",
-    "api_mismatch": "NVRM: API mismatch: the client 'nvidia-smi' (pid 4711)\nNVRM: has the version 580.95.05, but this kernel module has\nNVRM: the version 570.86.15.  Please".replace("has\nNVRM: the", "\nNVRM: has the"),
+    "needs_open_modules": "NVRM: The NVIDIA GPU 0000:02:00.0 (PCI ID: 10de:2c31)\n"
+    "NVRM: installed in this system requires use of the NVIDIA open kernel modules.",
+    "unsupported_gpu": "NVRM: The NVIDIA GPU 0000:02:00.0 (PCI ID: 10de:2c31)\n"
+    "NVRM: installed in this system is not supported by the\nNVRM: NVIDIA 535.x driver release.",
+    "api_mismatch": "NVRM: API mismatch: the client 'nvidia-smi' (pid 4711)\n"
+    "NVRM: has the version 580.95.05, but this kernel module has\nNVRM: the version 570.86.15.  Please make sure that this\n"
+    "NVRM: kernel module and all NVIDIA driver components have the same version.",
 }
 
 
@@ -113,18 +135,21 @@ def test_every_kind_is_found_alone_and_in_time(kind: str) -> None:
     assert finding["last"] == "100 s after boot" and finding["count"] == 1 and finding["summary"]
 
 
-@pytest.mark.parametrize("line", [
-    "nvidia-nvlink: Nvlink Core is being initialized, major device number 237",
-    "nvidia: module verification failed: signature and/or required key missing - tainting kernel",
-    "nvidia 0000:06:00.0: enabling device (0000 -> 0002)",
-    "nvidia-uvm: Loaded the UVM driver, major device number 511.",
-    "pci 0000:06:00.0: VF BAR 2 [mem size 0x30000000000 64bit pref]: can't assign; no space",
-    "pci 0000:06:00.0: BAR 6: no space for [mem size 0x00080000 pref]",
-    "pci 0000:06:00.0: BAR 5: no space for [io  size 0x0080]",
-    "pcieport 0000:00:01.1: AER: enabled with IRQ 30",
-    "NVRM: GPU at PCI:0000:91:00: GPU-00000000-0000-0000-0000-000000000001",
-    "iommu: Default domain type: Translated",
-])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "nvidia-nvlink: Nvlink Core is being initialized, major device number 237",
+        "nvidia: module verification failed: signature and/or required key missing - tainting kernel",
+        "nvidia 0000:06:00.0: enabling device (0000 -> 0002)",
+        "nvidia-uvm: Loaded the UVM driver, major device number 511.",
+        "pci 0000:06:00.0: VF BAR 2 [mem size 0x30000000000 64bit pref]: can't assign; no space",
+        "pci 0000:06:00.0: BAR 6: no space for [mem size 0x00080000 pref]",
+        "pci 0000:06:00.0: BAR 5: no space for [io  size 0x0080]",
+        "pcieport 0000:00:01.1: AER: enabled with IRQ 30",
+        "NVRM: GPU at PCI:0000:91:00: GPU-00000000-0000-0000-0000-000000000001",
+        "iommu: Default domain type: Translated",
+    ],
+)
 def test_harmless_lines_find_nothing(line: str) -> None:
     assert log(BOOT + "[    1.0] %s\n" % line)["findings"] == []
 
@@ -137,10 +162,12 @@ def test_a_bar_that_got_its_place_later_does_not_count() -> None:
 
 
 def test_faults_of_other_devices_are_counted_apart() -> None:
-    lines = (BOOT + "[ 1.0] nvme 0000:05:00.0: AMD-Vi: Event logged [IO_PAGE_FAULT domain=0x9 address=0x1 flags=0x0]\n"
-             "[ 1.1] pcieport 0000:00:01.1: PCIe Bus Error: severity=Corrected, type=Physical Layer\n"
-             "[ 1.2] DMAR: [DMA Read NO_PASID] Request device [05:00.0] fault addr 0x1 [fault reason 0x06]\n"
-             "[ 1.3] DMAR: [DMA Write NO_PASID] Request device [01:00.0] fault addr 0x1 [fault reason 0x05]\n")
+    lines = (
+        BOOT + "[ 1.0] nvme 0000:05:00.0: AMD-Vi: Event logged [IO_PAGE_FAULT domain=0x9 address=0x1 flags=0x0]\n"
+        "[ 1.1] pcieport 0000:00:01.1: PCIe Bus Error: severity=Corrected, type=Physical Layer\n"
+        "[ 1.2] DMAR: [DMA Read NO_PASID] Request device [05:00.0] fault addr 0x1 [fault reason 0x06]\n"
+        "[ 1.3] DMAR: [DMA Write NO_PASID] Request device [01:00.0] fault addr 0x1 [fault reason 0x05]\n"
+    )
     facts = log(lines, pci(Host(NOW)))
     assert [item["address"] for item in facts["by_kind"]["io_page_fault"]] == ["0000:01:00.0"]
     assert [item["address"] for item in facts["by_kind"]["aer"]] == ["0000:00:01.1"]  # the root port above the GPU
@@ -148,7 +175,10 @@ def test_faults_of_other_devices_are_counted_apart() -> None:
 
 
 def test_a_later_load_of_the_driver_ends_what_was_before_it() -> None:
-    begins, loaded = "[ 50.0] nvidia-nvlink: Nvlink Core is being initialized, major device number 237\n", "[ 51.0] NVRM: loading NVIDIA UNIX Open Kernel Module\n"
+    begins, loaded = (
+        "[ 50.0] nvidia-nvlink: Nvlink Core is being initialized, major device number 237\n",
+        "[ 51.0] NVRM: loading NVIDIA UNIX Open Kernel Module\n",
+    )
     before = BOOT + "".join("[ 9.0] %s\n" % line for line in LINES["needs_open_modules"].split("\n"))
     assert kinds(log(before)) == {"needs_open_modules": 1}
     assert kinds(log(before + begins + loaded)) == {}
@@ -159,8 +189,11 @@ def test_a_later_load_of_the_driver_ends_what_was_before_it() -> None:
 
 
 def test_xid_79_is_named_once_and_not_among_the_fatal() -> None:
-    facts = log(BOOT + "[ 1.0] NVRM: Xid (PCI:0000:91:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.\n[ 1.1] %s\n[ 1.2] %s\n"
-                % (LINES["fallen_off_bus"], LINES["sxid"]))
+    facts = log(
+        BOOT
+        + "[ 1.0] NVRM: Xid (PCI:0000:91:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.\n[ 1.1] %s\n[ 1.2] %s\n"
+        % (LINES["fallen_off_bus"], LINES["sxid"])
+    )
     assert kinds(facts) == {"fallen_off_bus": 1} and facts["fatal_xids"] == [] and facts["other_xids"] == []
 
 
@@ -172,7 +205,11 @@ class TestSources:
     REFUSED = "dmesg: read kernel buffer failed: Operation not permitted\n"
 
     def test_refused_everywhere_is_unknown(self) -> None:
-        host = Host(NOW).command("dmesg", "", rc=1, stderr=self.REFUSED).command(kernel_log.JOURNAL, "", rc=1, stderr="No journal files were opened due to insufficient permissions.\n")
+        host = (
+            Host(NOW)
+            .command("dmesg", "", rc=1, stderr=self.REFUSED)
+            .command(kernel_log.JOURNAL, "", rc=1, stderr="No journal files were opened due to insufficient permissions.\n")
+        )
         facts, errors = gathered(kernel_log, host)
         assert facts["findings"] is None and facts["fatal_xids"] is None and facts["denied"] is True and facts["covers_boot"] is None
         assert set(facts["by_kind"].values()) == {None}
@@ -180,13 +217,21 @@ class TestSources:
 
     def test_the_journal_answers_where_dmesg_is_refused(self) -> None:
         host = Host(NOW).command("dmesg", "", rc=1, stderr=self.REFUSED)
-        host.command(kernel_log.JOURNAL, "1782037098.123456 gpu1 kernel: Linux version 6.8.0\n1782037099.1 gpu1 kernel: x\n1782037100.123456 gpu1 kernel: %s\n" % LINES["xid"])
+        host.command(
+            kernel_log.JOURNAL,
+            "1782037098.123456 gpu1 kernel: Linux version 6.8.0\n1782037099.1 gpu1 kernel: x\n1782037100.123456 gpu1 kernel: %s\n" % LINES["xid"],
+        )
         facts, _errors = gathered(kernel_log, host)
         assert kinds(facts) == {"xid": 1} and facts["source"].startswith("journalctl -k -b")
 
     def test_a_ring_buffer_that_lost_the_boot_is_completed_by_the_journal(self) -> None:
         host = Host(NOW).command("dmesg", "[ 9000.0] %s\n" % LINES["xid"])
-        host.command(kernel_log.JOURNAL, "1782037098.123456 g kernel: Linux version 6.8.0\n" + "1782037100.123456 g kernel: %s\n" % LINES["rm_init_failed"] + "1782037190.123456 g kernel: %s\n" % LINES["xid"])
+        host.command(
+            kernel_log.JOURNAL,
+            "1782037098.123456 g kernel: Linux version 6.8.0\n"
+            + "1782037100.123456 g kernel: %s\n" % LINES["rm_init_failed"]
+            + "1782037190.123456 g kernel: %s\n" % LINES["xid"],
+        )
         facts, _errors = gathered(kernel_log, host)
         assert kinds(facts) == {"xid": 1, "rm_init_failed": 1} and facts["covers_boot"] is True
 

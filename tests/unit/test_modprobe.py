@@ -1,4 +1,5 @@
 """modprobe.d as kmod reads it."""
+
 from __future__ import annotations
 
 import sys
@@ -27,18 +28,24 @@ def options(text: str) -> list[tuple[str, str, str | None]]:
     return [(option.module, option.name, option.value) for option in parsed(text).options]
 
 
-@pytest.mark.parametrize(("text", "found"), [
-    ("options nvidia_uvm uvm_disable_hmm=1\n", [("nvidia_uvm", "uvm_disable_hmm", "1")]),
-    ("options nvidia-uvm uvm-disable-hmm=1", [("nvidia_uvm", "uvm_disable_hmm", "1")]),
-    ("  # options nvidia a=1\noptions nvidia b=2 # c=3\n", [("nvidia", "b", "2"), ("nvidia", "#", None), ("nvidia", "c", "3")]),
-    ("options nvidia \\\n  a=1 \\\n  b=2\n", [("nvidia", "a", "1"), ("nvidia", "b", "2")]),
-    ('options nvidia NVreg_RegistryDwords="ForceP2P=0x11;RMForceP2PType=1" a=1', [("nvidia", "NVreg_RegistryDwords", "ForceP2P=0x11;RMForceP2PType=1"), ("nvidia", "a", "1")]),
-    ('options nvidia NVreg_RmMsg="a b"', [("nvidia", "NVreg_RmMsg", "a b")]),
-    ('options nvidia x="unclosed y=1', [("nvidia", "x", "unclosed y=1")]),
-    ("options nvidia-current-uvm uvm_disable_hmm=1", [("nvidia_uvm", "uvm_disable_hmm", "1")]),  # Debian's name for the same module
-    ("options vfio-pci ids=10de:2bb5,10de:22e8 disable_vga=1", [("vfio_pci", "ids", "10de:2bb5,10de:22e8"), ("vfio_pci", "disable_vga", "1")]),
-    ("options nvidia_drm modeset", [("nvidia_drm", "modeset", None)]),
-])
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("options nvidia_uvm uvm_disable_hmm=1\n", [("nvidia_uvm", "uvm_disable_hmm", "1")]),
+        ("options nvidia-uvm uvm-disable-hmm=1", [("nvidia_uvm", "uvm_disable_hmm", "1")]),
+        ("  # options nvidia a=1\noptions nvidia b=2 # c=3\n", [("nvidia", "b", "2"), ("nvidia", "#", None), ("nvidia", "c", "3")]),
+        ("options nvidia \\\n  a=1 \\\n  b=2\n", [("nvidia", "a", "1"), ("nvidia", "b", "2")]),
+        (
+            'options nvidia NVreg_RegistryDwords="ForceP2P=0x11;RMForceP2PType=1" a=1',
+            [("nvidia", "NVreg_RegistryDwords", "ForceP2P=0x11;RMForceP2PType=1"), ("nvidia", "a", "1")],
+        ),
+        ('options nvidia NVreg_RmMsg="a b"', [("nvidia", "NVreg_RmMsg", "a b")]),
+        ('options nvidia x="unclosed y=1', [("nvidia", "x", "unclosed y=1")]),
+        ("options nvidia-current-uvm uvm_disable_hmm=1", [("nvidia_uvm", "uvm_disable_hmm", "1")]),  # Debian's name for the same module
+        ("options vfio-pci ids=10de:2bb5,10de:22e8 disable_vga=1", [("vfio_pci", "ids", "10de:2bb5,10de:22e8"), ("vfio_pci", "disable_vga", "1")]),
+        ("options nvidia_drm modeset", [("nvidia_drm", "modeset", None)]),
+    ],
+)
 def test_options(text: str, found: list[Any]) -> None:
     assert options(text) == found
 
@@ -56,8 +63,12 @@ def test_an_install_line_that_does_nothing_is_a_blacklist() -> None:
 
 def test_a_file_of_an_earlier_directory_hides_its_namesake_and_names_decide_the_order() -> None:
     host = Host()
-    for directory, names in {"/etc/modprobe.d": ["b.conf", "README"], "/run/modprobe.d": ["a.conf"], "/usr/lib/modprobe.d": ["b.conf", "C.conf"]}.items():
-        host.directory(directory, dict.fromkeys(names, {}))
+    for directory, names in {
+        "/etc/modprobe.d": ["b.conf", "README"],
+        "/run/modprobe.d": ["a.conf"],
+        "/usr/lib/modprobe.d": ["b.conf", "C.conf"],
+    }.items():
+        host.directory(directory, {name: {} for name in names})
         for name in names:
             host.file("%s/%s" % (directory, name), "options nvidia p=%s\n" % directory)
     result = modprobe.read(host, Errors("modules"))

@@ -1,4 +1,5 @@
 """Module options in three states."""
+
 from __future__ import annotations
 
 import sys
@@ -21,7 +22,7 @@ PARAMS = 'EnableResizableBar: 0\nDeviceFileMode: 438\nResmanDebugLevel: 42949672
 def host(files: dict[str, str] | None = None, live: str = "N\n", dwords: str = "", cmdline: str = "quiet\n") -> Host:
     made = Host().file("/proc/modules", LOADED).file("/proc/driver/nvidia/params", PARAMS % dwords).file("/proc/cmdline", cmdline)
     made.file("/sys/module/nvidia_uvm/parameters/uvm_disable_hmm", live)
-    made.directory("/etc/modprobe.d", dict.fromkeys(files or {}, {}))
+    made.directory("/etc/modprobe.d", {name: {} for name in files or {}})
     for name, text in (files or {}).items():
         made.file("/etc/modprobe.d/" + name, text)
     return made
@@ -54,7 +55,9 @@ def test_the_last_file_wins_and_the_conflict_is_named() -> None:
 
 
 def test_the_kernel_command_line_comes_after_the_files() -> None:
-    facts, _errors = gathered(modules, host({"a.conf": "options nvidia_uvm uvm_disable_hmm=0\n"}, live="Y\n", cmdline="nvidia-uvm.uvm_disable_hmm=1\n"))
+    facts, _errors = gathered(
+        modules, host({"a.conf": "options nvidia_uvm uvm_disable_hmm=0\n"}, live="Y\n", cmdline="nvidia-uvm.uvm_disable_hmm=1\n")
+    )
     assert hmm(facts)["cmdline"] is True and hmm(facts)["pending"] is False
 
 
@@ -68,7 +71,9 @@ def test_an_option_set_by_hand_is_lost_at_the_next_load() -> None:
 def test_registry_keys_that_force_p2p() -> None:
     facts, _errors = gathered(modules, host(dwords="ForceP2P=0x11;RMForceP2PType=1;RMPcieP2PType=0;RmSetPCIERelaxedOrdering=1"))
     assert [(item["name"], item["value"], item["where"]) for item in facts["forced_p2p"]] == [
-        ("ForceP2P", 0x11, "the running module"), ("RMForceP2PType", 1, "the running module")]
+        ("ForceP2P", 0x11, "the running module"),
+        ("RMForceP2PType", 1, "the running module"),
+    ]
     waiting, _errors = gathered(modules, host({"n.conf": 'options nvidia NVreg_RegistryDwords="ForceP2P=0x11"\n'}))
     assert waiting["forced_p2p"][0]["where"] == "/etc/modprobe.d/n.conf:1"
     assert gathered(modules, host())[0]["forced_p2p"] == []

@@ -1,4 +1,5 @@
 """Versions are compared as numbers."""
+
 from __future__ import annotations
 
 import pytest
@@ -9,17 +10,20 @@ from hypothesis import strategies as st
 DRIVERS = st.builds(lambda parts: ".".join(map(str, parts)), st.lists(st.integers(0, 999), min_size=1, max_size=4))
 
 
-@pytest.mark.parametrize(("left", "right", "newer"), [
-    ("440.100", "440.95.01", True),  # a comparison of texts has it the other way round
-    ("440.95.01", "440.100", False),
-    ("580.95.05", "580.95.5", True),
-    ("580", "580.0.0", True),
-    ("6.17.0-20-generic", "6.8.0-64-generic", True),
-    ("6.14.11-3-pve", "6.14.8-2-pve", True),
-    (None, "580", None),
-    ("580", None, None),
-    ("unknown", "580", None),
-])
+@pytest.mark.parametrize(
+    ("left", "right", "newer"),
+    [
+        ("440.100", "440.95.01", True),  # a comparison of texts has it the other way round
+        ("440.95.01", "440.100", False),
+        ("580.95.05", "580.95.5", True),
+        ("580", "580.0.0", True),
+        ("6.17.0-20-generic", "6.8.0-64-generic", True),
+        ("6.14.11-3-pve", "6.14.8-2-pve", True),
+        (None, "580", None),
+        ("580", None, None),
+        ("unknown", "580", None),
+    ],
+)
 def test_at_least(left: str | None, right: str | None, newer: bool | None) -> None:
     assert versions.at_least(left, right) is newer
 

@@ -1,27 +1,31 @@
 """The catalogue of Xids."""
+
 from __future__ import annotations
 
 import pytest
 from ansible.module_utils.gpu_host import xid
 
 
-@pytest.mark.parametrize(("code", "action", "severity"), [
-    (13, "RESTART_APP", xid.APPLICATION),
-    (31, "RESTART_APP", xid.APPLICATION),
-    (43, "IGNORE", xid.NOTICE),
-    (45, "WORKFLOW_45", xid.NOTICE),
-    (48, "WORKFLOW_48", xid.FATAL),
-    (62, "RESET_GPU", xid.FATAL),
-    (63, "RESET_TO_REMAP", xid.APPLICATION),
-    (64, "RESET_GPU", xid.FATAL),
-    (74, "WORKFLOW_NVLINK", xid.FATAL),
-    (79, "RESTART_BM", xid.FATAL),
-    (94, "RESTART_APP", xid.APPLICATION),
-    (95, "RESET_GPU", xid.FATAL),
-    (119, "RESET_GPU", xid.FATAL),
-    (151, "RESTART_VM", xid.FATAL),
-    (9999, "UNKNOWN", xid.APPLICATION),
-])
+@pytest.mark.parametrize(
+    ("code", "action", "severity"),
+    [
+        (13, "RESTART_APP", xid.APPLICATION),
+        (31, "RESTART_APP", xid.APPLICATION),
+        (43, "IGNORE", xid.NOTICE),
+        (45, "WORKFLOW_45", xid.NOTICE),
+        (48, "WORKFLOW_48", xid.FATAL),
+        (62, "RESET_GPU", xid.FATAL),
+        (63, "RESET_TO_REMAP", xid.APPLICATION),
+        (64, "RESET_GPU", xid.FATAL),
+        (74, "WORKFLOW_NVLINK", xid.FATAL),
+        (79, "RESTART_BM", xid.FATAL),
+        (94, "RESTART_APP", xid.APPLICATION),
+        (95, "RESET_GPU", xid.FATAL),
+        (119, "RESET_GPU", xid.FATAL),
+        (151, "RESTART_VM", xid.FATAL),
+        (9999, "UNKNOWN", xid.APPLICATION),
+    ],
+)
 def test_action_and_severity(code: int, action: str, severity: str) -> None:
     found = xid.describe(code)
     assert (found.action, found.severity) == (action, severity)
