@@ -1,36 +1,32 @@
 """All facts of one host: runs the reader of every chosen subject, isolates their failures, joins what needs two of them."""
 from __future__ import annotations
 
-import importlib
 import time
 from collections.abc import Sequence
 from typing import Any
 
+from . import device_nodes, driver, gpus, iommu, joined, kernel, kernel_log, modules, p2p, pci, system, topology, virtualization
 from .errors import Errors
 from .evidence import Evidence
 
 SCHEMA = 1
-# Subject -> module of this package. A reader has gather(evidence, errors) -> dict with the same keys always, None for
-# unknown; it may have COMMANDS, a list of (argv, time limit in seconds) that are started early so that they overlap.
-SUBJECTS = {
-    "gpus": "gpus",
-    "p2p": "p2p",
-    "topology": "topology",
-    "driver": "driver",
-    "modules": "modules",
-    "kernel": "kernel",
-    "pci": "pci",
-    "iommu": "iommu",
-    "virtualization": "virtualization",
-    "device_nodes": "device_nodes",
-    "kernel_log": "kernel_log",
-    "system": "system",
+# Subject -> its reader, named in an import statement because that is how Ansible finds what it has to pack. A reader has
+# gather(evidence, errors) -> dict with the same keys always, None for unknown; it may have COMMANDS, a list of (argv, time limit
+# in seconds) that are started early so that they overlap.
+SUBJECTS: dict[str, Any] = {
+    "gpus": gpus,
+    "p2p": p2p,
+    "topology": topology,
+    "driver": driver,
+    "modules": modules,
+    "kernel": kernel,
+    "pci": pci,
+    "iommu": iommu,
+    "virtualization": virtualization,
+    "device_nodes": device_nodes,
+    "kernel_log": kernel_log,
+    "system": system,
 }
-
-
-def _named_for_ansible() -> None:
-    """Never called. Ansible packs into a module what import statements name, and the readers are imported by their names."""
-    from . import device_nodes, driver, gpus, iommu, kernel, kernel_log, modules, p2p, pci, system, topology, virtualization  # noqa: F401, PLC0415
 
 
 def choose(subset: Sequence[str]) -> list[str]:
@@ -55,21 +51,14 @@ def gather(evidence: Evidence, subset: Sequence[str] = ("all",)) -> dict[str, An
     began = time.monotonic()
     facts: dict[str, Any] = dict.fromkeys(SUBJECTS)
     entries: list[dict[str, Any]] = []
-    readers = {}
-    for name in choose(subset):
-        try:
-            readers[name] = importlib.import_module("." + SUBJECTS[name], __package__)
-        except ImportError as error:  # a reader that cannot be loaded is a fault of that subject only
-            entries.append({"subject": name, "source": "module_utils/gpu_host", "problem": str(error), "needs_root": False})
+    readers = {name: SUBJECTS[name] for name in choose(subset)}
     for reader in readers.values():
         for argv, limit in getattr(reader, "COMMANDS", ()):
             evidence.start(argv, limit)
     for name, reader in readers.items():
         facts[name] = _isolated(name, reader.gather, entries, evidence)
-    from . import joined  # after the subjects: it reads their facts
-
     evidence.abandon()
-    facts["joined"] = _isolated("joined", joined.join, entries, facts)
+    facts["joined"] = _isolated("joined", joined.join, entries, facts)  # after the subjects: it reads their facts
     manifest = getattr(evidence, "manifest", None)
     facts["evidence"] = {
         "schema": SCHEMA,

@@ -11,7 +11,6 @@ import yaml
 
 from . import expressions, rules
 
-
 _SHOWN = 20  # faults in one message
 
 
@@ -81,6 +80,10 @@ def build(files: dict[str, Any], strict: bool = True) -> list[Check]:
         if len(faults) > _SHOWN:
             named.append("and %d more faults" % (len(faults) - _SHOWN))
         raise ChecksError("\n".join(named))
+    for items in files.values():
+        for item in items:
+            for _where, condition in _conditions_of(item):
+                expressions.prepare(str(condition))
     return [_check(item, path) for path, items in files.items() for item in items]
 
 
@@ -158,14 +161,14 @@ def _named(item: Any) -> str:
 
 def _faults_of_expressions(item: dict[str, Any]) -> Iterator[rules.Fault]:
     for where, expression in _conditions_of(item):
-        yield from _faults_of_one(where, expression, expressions.reads)
+        yield from _faults_of_one(where, expression, lambda text: expressions.reads(text).strangers)
     for where, text in _texts_of(item):
-        yield from _faults_of_one(where, text, expressions.reads_of_text)
+        yield from _faults_of_one(where, text, expressions.strangers_of_text)
 
 
-def _faults_of_one(where: tuple[Any, ...], text: Any, reader: Callable[[str], expressions.Reads]) -> Iterator[rules.Fault]:
+def _faults_of_one(where: tuple[Any, ...], text: Any, reader: Callable[[str], tuple[str, ...]]) -> Iterator[rules.Fault]:
     try:
-        strangers = reader(str(text)).strangers
+        strangers = reader(str(text))
     except ValueError as error:
         yield where, "'%s' does not parse: %s" % (text, error)
         return

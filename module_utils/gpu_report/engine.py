@@ -67,22 +67,33 @@ class _Judge:
         self._evaluator = evaluator
 
     def when(self) -> list[Any]:
-        """The conditions of `when` that can be asked as they stand."""
-        return self._plain(self._check.when)
+        """What of `when` can be asked of Ansible."""
+        return self._askable(self._check.when)
 
     def that(self) -> list[Any]:
-        """Those of `that`, if the check applies and what it needs is known."""
-        whens = self._plain(self._check.when)
-        if len(whens) < sum(not isinstance(condition, bool) for condition in self._check.when):
-            return []
+        """What of `that` can be, if the check applies and what it needs is known."""
         try:
-            applies = all(self._evaluator.condition(condition) for condition in whens) and False not in self._check.when
-        except EvaluationError:
+            applies = all(self._decided(condition) for condition in self._check.when)
+        except (_Unknown, EvaluationError):
             return []
-        return self._plain(self._check.that) if applies and not any(self._lacks(path) for path in self._check.needs) else []
+        return self._askable(self._check.that) if applies and not any(self._lacks(path) for path in self._check.needs) else []
 
-    def _plain(self, conditions: Iterable[Any]) -> list[Any]:
-        return [condition for condition in conditions if not isinstance(condition, bool) and not self._nulls(expressions.reads(str(condition)).paths)]
+    def _askable(self, conditions: Iterable[Any]) -> list[Any]:
+        """Conditions without a null, whole, and of others the operands without one."""
+        found: list[Any] = []
+        for condition in conditions:
+            if isinstance(condition, bool):
+                continue
+            text = str(condition)
+            if not self._nulls(expressions.reads(text).paths):
+                found.append(condition)
+                continue
+            operator, operands = expressions.split(text)
+            if operator != "leaf":
+                found += self._askable(self._like(condition, operand) for operand in operands)
+            elif self._has_value(text):
+                found.append(condition)
+        return found
 
     def result(self) -> dict[str, Any]:
         check = self._check
@@ -190,6 +201,14 @@ class _Judge:
 
     def _nulls(self, paths: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
         return [path for path in paths if self._lacks(path)]
+
+    def _has_value(self, leaf: str) -> bool:
+        """Whether Ansible can most likely tell about the nulls of `leaf`: it asks about them, and they are not inside another null."""
+        read = expressions.reads(leaf)
+        if self._nulls(read.unguarded) or not all(isinstance(expressions.lookup(self._variables, path[:-1]), dict) for path in read.paths):
+            return False
+        missing = any(expressions.lookup(self._variables, path) is expressions.MISSING for path in read.paths)
+        return not missing or expressions.asks_whether_defined(leaf)
 
     def _lacks(self, path: tuple[str, ...]) -> bool:
         value = expressions.lookup(self._variables, path)

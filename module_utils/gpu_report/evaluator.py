@@ -7,6 +7,8 @@ from typing import Any, Protocol
 from ansible.errors import AnsibleError, AnsibleUndefinedVariable
 from ansible.template import is_trusted_as_template, trust_as_template
 
+_TOGETHER = 24  # conditions asked in one expression: one without a value costs the others of its group their haste
+
 
 class EvaluationError(Exception):
     """An expression that has no value. `unknown`: because something in it is null or undefined, not because it is wrong."""
@@ -49,6 +51,8 @@ class TemplarEvaluator:
             raise _explained(error) from error
 
     def text(self, template: str) -> str:
+        if "{" not in template:
+            return template.strip()
         try:
             value = self._templar.template(template)
         except AnsibleError as error:
@@ -84,21 +88,17 @@ class Asked:
     def ahead(self, expressions: Iterable[Any]) -> None:
         """Ask `expressions` together. One that has no boolean value is left for `condition`, which says what is wrong with it."""
         new = {str(expression): expression for expression in expressions if is_trusted_as_template(expression)}
-        self._ask([expression for text, expression in new.items() if text not in self._known])
+        asked = [expression for text, expression in new.items() if text not in self._known]
+        for start in range(0, len(asked), _TOGETHER):
+            self._ask(asked[start : start + _TOGETHER])
 
     def _ask(self, expressions: list[Any]) -> None:
-        if not expressions:
-            return
         try:
             values = self._evaluator.conditions(expressions)
         except EvaluationError:
-            values = []
+            return  # one of them has no value: each will be asked alone
         if len(values) == len(expressions):
             self._known.update({str(expression): value for expression, value in zip(expressions, values) if isinstance(value, bool)})
-        elif len(expressions) > 1:
-            middle = len(expressions) // 2
-            self._ask(expressions[:middle])
-            self._ask(expressions[middle:])
 
     def condition(self, expression: Any) -> bool:
         text = str(expression)

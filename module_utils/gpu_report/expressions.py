@@ -5,27 +5,20 @@
 """
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import jinja2
-from jinja2 import meta, nodes
+from jinja2 import nodes
 
 ROOTS = ("host", "expected")
 NAMES = frozenset((*ROOTS, "inventory_hostname"))
 _ENVIRONMENT = jinja2.Environment()  # noqa: S701  used to read expressions, never to render one
-
-
-class _AnyName(dict[str, Any]):
-    """Ansible's filters and tests are not known here; whether one exists is for the evaluation to say."""
-
-    def get(self, key: str, default: Any = None) -> Any:
-        return super().get(key, str)
-
-
-_ENVIRONMENT.filters, _ENVIRONMENT.tests = _AnyName(_ENVIRONMENT.filters), _AnyName(_ENVIRONMENT.tests)
+# Of Jinja and Ansible; `loop` is set by a loop.
+_GLOBALS = frozenset({"range", "dict", "namespace", "loop", "lookup", "query", "q", "now", "undef"})
 _GUARDING_TESTS = {"none", "defined", "undefined", "mapping", "sequence", "string", "number", "boolean", "integer", "float", "true", "false"}
 _GUARDING_FILTERS = {"default", "d"}
 
@@ -46,10 +39,14 @@ def reads(expression: str) -> Reads:
     return _reads_of(_parse("{{ (%s) }}" % expression))
 
 
-@cache
 def reads_of_text(template: str) -> Reads:
     """The same for a text with {{ }} in it."""
     return _reads_of(_parse(template))
+
+
+def strangers_of_text(template: str) -> tuple[str, ...]:
+    """Only the names that no check has; cheaper, as most texts have no {{ }} at all."""
+    return _strangers(_parse(template)) if "{" in template else ()
 
 
 def _parse(text: str) -> nodes.Template:
@@ -59,11 +56,33 @@ def _parse(text: str) -> nodes.Template:
         raise ValueError(error.message or "syntax error") from error
 
 
+def prepare(expression: str) -> None:
+    """Read `expression` and its parts now, so that the workers that are forked later need not."""
+    reads(expression)
+    operator, operands = split(expression)
+    if operator != "leaf":
+        for operand in operands:
+            prepare(operand)
+
+
+_ASKS_WHETHER_DEFINED = re.compile(r"\bis\s+(not\s+)?(un)?defined\b|\|\s*d(efault)?\s*\(")
+
+
+def asks_whether_defined(leaf: str) -> bool:
+    """Whether `leaf` has a value where what it names is not there at all."""
+    return _ASKS_WHETHER_DEFINED.search(leaf) is not None
+
+
 def _reads_of(tree: nodes.Template) -> Reads:
-    strangers = tuple(sorted(meta.find_undeclared_variables(tree) - NAMES - {"range", "lookup", "query", "now", "undef"}))
     guarded = {path for node in _guards(tree) for path in _paths(node)}
     found = dict.fromkeys(path for path in _paths(tree) if len(path) > 1)
-    return Reads(tuple(found), tuple(path for path in found if path not in guarded), strangers)
+    return Reads(tuple(found), tuple(path for path in found if path not in guarded), _strangers(tree))
+
+
+def _strangers(tree: nodes.Template) -> tuple[str, ...]:
+    names = list(tree.find_all(nodes.Name))
+    own = {node.name for node in names if node.ctx != "load"}  # of a loop or a set
+    return tuple(sorted({node.name for node in names} - own - NAMES - _GLOBALS))
 
 
 def _guards(tree: nodes.Node) -> Iterator[nodes.Node]:
@@ -130,6 +149,7 @@ def lookup(variables: Any, path: tuple[str, ...]) -> Any:
     return value
 
 
+@cache
 def split(expression: str) -> tuple[str, list[str]]:
     """The outermost operator of `expression` and its operands: ('or' | 'and' | 'not', [...]) or ('leaf', [expression])."""
     lexemes = _lexemes(expression)
