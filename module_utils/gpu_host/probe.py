@@ -70,9 +70,11 @@ def _collective(evidence: Evidence, params: dict[str, Any], result: dict[str, An
 
 
 def _empty() -> dict[str, Any]:
-    result: dict[str, Any] = dict.fromkeys(("ran", "skipped_reason", "gate", "cuda", "all_at_once", "collective", "seconds", "verdicts", "complete"))
-    result.update(ran=False, devices={}, pairs={}, loopback={}, many_to_one={}, events=[], stages={}, explanations=[], hung=None)
+    names = ("skipped_reason", "gate", "cuda", "all_at_once", "collective", "seconds", "verdicts", "complete", "lowest_bandwidth_gb_s")
+    result: dict[str, Any] = dict.fromkeys(names)
+    result.update(ran=False, devices={}, pairs={}, loopback={}, many_to_one={}, events=[], stages={})
     result.update((name, []) for name in LISTS)
+    result["explanations"] = {name: [] for name in LISTS}
     return result
 
 
@@ -233,7 +235,7 @@ def _lists(result: dict[str, Any], restricted: bool) -> None:
         where = named.get(pair["verdict"])
         if where and not (restricted and where == "unmeasured_pairs"):
             result[where].append(name)
-            result["explanations"].append("%s: %s" % (name, pair["reason"]))
+            result["explanations"][where].append("%s: %s" % (name, pair["reason"]))
         if any((found or {}).get("writer_sees_it") for found in (pair.get("delivered") or {}).values()):
             result["mirrored_pairs"].append(name)
         if (pair.get("control_delivered") or {}).get("status") in ("corrupt", "error"):
@@ -248,6 +250,8 @@ def _lists(result: dict[str, Any], restricted: bool) -> None:
     for pair in pairs.values():
         counts[pair["verdict"]] = counts.get(pair["verdict"], 0) + 1
     result["verdicts"] = {"pairs": len(pairs), **counts}
+    rates = [probe_verdict.median(pair.get("bandwidth_gb_s"), "copy_alone", "copy") for pair in pairs.values()]
+    result["lowest_bandwidth_gb_s"] = min((rate for rate in rates if rate is not None), default=None)
     result["complete"] = bool(pairs) and counts.get("unknown", 0) + counts.get("error", 0) == 0
     _load(result)
 

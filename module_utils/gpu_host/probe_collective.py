@@ -108,7 +108,7 @@ class _Arm:
                 self._processes.append(self._start(rank, directory))
             state, detail, gpus = self._wait(began + ARM_LIMIT_S)
             seconds = round(time.monotonic() - began, 1)
-            return {**self._result(directory), "state": state, "detail": detail, "hang_signature": gpus, "seconds": seconds}
+            return {**self._result(directory, failed=state != "finished"), "state": state, "detail": detail, "hang_signature": gpus, "seconds": seconds}
         finally:
             self._end()
             shutil.rmtree(directory, ignore_errors=True)
@@ -172,7 +172,7 @@ class _Arm:
                 gone = False
         return gone
 
-    def _result(self, directory: str) -> dict[str, Any]:
+    def _result(self, directory: str, failed: bool) -> dict[str, Any]:
         """``{torch, nccl, sizes: {bytes: {wrong, first_wrong, latency_us, bus_bandwidth_gb_s, iterations}}, transports, errors}``."""
         ranks: dict[int, str] = {}
         result: dict[str, Any] = {"torch": None, "nccl": None, "sizes": {}}
@@ -187,7 +187,7 @@ class _Arm:
         result["transports"] = transports(logs, ranks)
         result["warnings"] = sorted({line.partition("NCCL WARN ")[2].strip() for line in logs.splitlines() if "NCCL WARN " in line})[:KEPT_LINES]
         errors = [_text(os.path.join(directory, "err.%d" % rank)).strip().splitlines()[-1:] for rank in range(self._gpus)]
-        result["errors"] = sorted({line[0][:300] for line in errors if line})[:KEPT_LINES]
+        result["errors"] = sorted({line[0][:300] for line in errors if line})[:KEPT_LINES] if failed else []
         return result
 
 

@@ -27,7 +27,9 @@ ALL_AT_ONCE_SHARE = 0.25  # of one pair's bandwidth times the number of GPUs: 16
 RUNGS = ("granted", "usable", "delivered", "fast")
 
 
-def least_bandwidth(path: str | None, ends: tuple[dict[str, Any], dict[str, Any]], nvlink_gb_s: float | None, in_guest: bool | None) -> dict[str, Any]:
+def least_bandwidth(
+    path: str | None, ends: tuple[dict[str, Any], dict[str, Any]], nvlink_gb_s: float | None, in_guest: bool | None
+) -> dict[str, Any]:
     """The least bandwidth that a healthy pair reaches: ``{gb_s, basis}``; gb_s None where nothing is known of the link.
 
     `path` is the cell of `nvidia-smi topo -m` (`NV18`, `NODE`, `SYS`, …), `ends` are both GPUs' facts, `nvlink_gb_s` the speed of one link as

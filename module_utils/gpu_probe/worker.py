@@ -9,7 +9,8 @@ Standard output: JSON lines, of three kinds::
 
 Options: ``buffer_mib``; ``skip`` (pairs and GPUs not to touch: a former child hung there); ``done`` (what a former child has already put, as
 "section key part"); ``only_initialise`` (cuInit and what the driver says of each pair, no context); ``one_by_one`` (no two pairs at once);
-``loopback`` (each GPU with itself, even where there are several); ``init_limit_s``; ``parent`` (its pid).
+``loopback`` (each GPU with itself, even where there are several); ``init_limit_s``; ``pair_limit_s`` (for
+a stage about pairs or GPUs); ``parent`` (its pid).
 """
 from __future__ import annotations
 
@@ -50,7 +51,7 @@ class Worker:
     # -- what the parent hears ----------------------------------------------------------------------------------------------
 
     def _begin(self, stage: str, limit_s: float, about: Sequence[str] = ()) -> None:
-        _say({"begin": stage, "about": list(about), "limit_s": limit_s})
+        _say({"begin": stage, "about": list(about), "limit_s": float(self._options.get("pair_limit_s") or limit_s) if about else limit_s})
 
     def _put(self, value: Any, *path: str) -> None:
         _say({"put": list(path), "value": value})

@@ -255,7 +255,7 @@ def killed(machine: Machine) -> Any:
     before = memory_used()
     script = "import sys; sys.path.insert(0, %r); import probe; probe.probe()" % str(ROOT / "benchmarks")
     seen = []
-    for delay in (0.3, 1.0, 2.0):
+    for delay in (0.1, 0.3, 0.6):
         parent = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.DEVNULL)
         wait_until(lambda: bool(workers()), 5)
         time.sleep(delay)
