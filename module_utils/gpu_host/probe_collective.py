@@ -27,7 +27,7 @@ ARMS = {"configured": {}, "p2p_disabled": {"NCCL_P2P_DISABLE": "1"}}
 RANK = "import sys; sys.path.insert(0, sys.argv[1]); from gpu_probe.collective import main; main()"
 HAS_TORCH = "import importlib.util, sys; sys.exit(importlib.util.find_spec('torch') is None)"
 # Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM
-CHANNEL = re.compile(r"Channel \d+(?:/\d+)? : (\d+)\[\w+\] -> (\d+)\[\w+\](?: \[\w+\])? via ([A-Za-z0-9/_ ]+?)(?:\s|$)")
+CHANNEL = re.compile(r"Channel \d+(?:/\d+)? : (\d+)\[\w+\] -> (\d+)\[\w+\](?: \[\w+\])? via (P2P/direct pointer|\S+)")
 KEPT_LINES = 12
 
 
@@ -108,7 +108,8 @@ class _Arm:
                 self._processes.append(self._start(rank, directory))
             state, detail, gpus = self._wait(began + ARM_LIMIT_S)
             seconds = round(time.monotonic() - began, 1)
-            return {**self._result(directory, failed=state != "finished"), "state": state, "detail": detail, "hang_signature": gpus, "seconds": seconds}
+            result = self._result(directory, failed=state != "finished")
+            return {**result, "state": state, "detail": detail, "hang_signature": gpus, "seconds": seconds}
         finally:
             self._end()
             shutil.rmtree(directory, ignore_errors=True)

@@ -29,9 +29,8 @@ def compiled(directory: Path) -> Path:
     compiler = shutil.which("gcc") or shutil.which("cc")
     if compiler is None:
         pytest.skip("no C compiler")
-    subprocess.run(
-        [compiler, "-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-o", str(directory / "libcuda.so.1"), str(SOURCE), "-lpthread"], check=True
-    )
+    flags = ("-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC")
+    subprocess.run([compiler, *flags, "-o", str(directory / "libcuda.so.1"), str(SOURCE), "-lpthread"], check=True)
     return directory
 
 
