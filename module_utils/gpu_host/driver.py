@@ -130,14 +130,19 @@ def _libraries(evidence: Evidence, errors: Errors) -> dict[str, Any] | None:
     if not outcome.ok or (not outcome.stdout and "-printf" in outcome.error_text):
         errors.unanswered(outcome)
         return None
+    entries = [line.partition("\t")[::2] for line in outcome.text.splitlines()]
+    # The loader opens NAME.so.1. Where that is a link, the version it leads to counts, and other files are left over.
+    led_to = {}
+    for path, target in entries:
+        directory, _slash, name = path.rpartition("/")
+        match = _LIBRARY.fullmatch(target.rpartition("/")[2])
+        if name.endswith(".so.1") and match:
+            led_to[directory, match["name"]] = match["version"]
     found: dict[str, list[dict[str, str]]] = {"libcuda": [], "libnvidia_ml": []}
-    seen = set()
-    for line in outcome.text.splitlines():
-        path, _tab, target = line.partition("\t")
-        match = _LIBRARY.fullmatch(path.rpartition("/")[2])
-        # A link of a driver's container mount may lead elsewhere; files and links that name a version both count once.
-        if match and not target and (match["name"], path) not in seen:
-            seen.add((match["name"], path))
+    for path, target in entries:
+        directory, _slash, name = path.rpartition("/")
+        match = _LIBRARY.fullmatch(name)
+        if match and not target and led_to.get((directory, match["name"]), match["version"]) == match["version"]:
             found[match["name"].replace("-", "_")].append({"path": path, "version": match["version"]})
     return found
 

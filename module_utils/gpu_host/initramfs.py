@@ -63,4 +63,5 @@ def _modules_inside(evidence: Evidence, errors: Errors, path: str) -> list[str] 
             errors.add("%s %s" % (program, path), "ended with exit code %s: %s" % (outcome.rc, said), needs_root="ermission" in said)
         else:
             errors.unanswered(outcome, absent_is_fine=True)
+    errors.add(path, "its content is unknown: lsinitramfs or lsinitrd gave no list")
     return None

@@ -59,6 +59,14 @@ def test_an_upgrade_that_waits_for_a_reload() -> None:
     ]
 
 
+def test_libraries_that_no_link_leads_to_are_left_over() -> None:
+    made = host()
+    lines = ("libcuda.so.1\tlibcuda.so.595.58.03", "libcuda.so.595.58.03\t", "libcuda.so.535.54.03\t", "libnvidia-ml.so.535.54.03\t")
+    facts, _errors = gathered(driver, made.command(driver.LIBRARIES_COMMAND, "".join("%s%s\n" % (LIBRARY, line) for line in lines)))
+    # Without a link the loader's choice is unknown, so every file counts.
+    assert facts["mismatched"] == ["%slibnvidia-ml.so.535.54.03 is 535.54.03" % LIBRARY]
+
+
 def test_the_proprietary_module_cannot_drive_blackwell() -> None:
     facts, _errors = gathered(driver, host(version=PROPRIETARY, loaded="470.256.02"))
     assert facts["flavor"] == "proprietary" and facts["version"] == "470.256.02"
