@@ -8,6 +8,7 @@ Times are wall-clock seconds of whole commands, the two run in turns so that a b
 from the medians. Memory is the largest resident set of any process of a run (the controller's), from the kernel.
 Exit status 1 where a target is missed.
 """
+
 from __future__ import annotations
 
 import argparse
