@@ -18,7 +18,7 @@ _UNATTENDED = "/etc/apt/apt.conf.d/50unattended-upgrades"
 _VERSION_LOCKS = ("/etc/dnf/plugins/versionlock.list", "/etc/yum/pluginconf.d/versionlock.list")
 # Packages whose upgrade puts libraries and the running module apart. Firmware, settings and container tools do not.
 _DRIVER_PACKAGE = re.compile(
-    r"nvidia-(?:driver|dkms|kernel|open|utils|compute|headless|fabricmanager|persistenced|modprobe)|libnvidia-|libcuda1?$|kmod-nvidia|cuda-compat"
+    r"nvidia-(?:driver|dkms|kernel|open|utils|compute|headless|fabricmanager|persistenced|modprobe)|libnvidia-|libcuda1?$|kmod-nvidia"
 )
 _NOT_DRIVER = re.compile(r"container|egl-wayland|-settings|nvidia-driver-pinning|-firmware")
 
