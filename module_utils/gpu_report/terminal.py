@@ -62,6 +62,9 @@ class _Report:
     def _in_state(self, state: str) -> list[str]:
         return [name for name, host in self._hosts.items() if host["state"] == state]
 
+    def _recorded(self) -> list[str]:
+        return [name for name, host in self._hosts.items() if (host["facts"].get("evidence") or {}).get("recorded")]
+
     def _verdict(self) -> Iterator[Line]:
         if not self._hosts:
             yield "NOTHING WAS VALIDATED: no host matched. Check the inventory (-i) and the limit (--limit).", BAD
@@ -104,7 +107,7 @@ class _Report:
             why = "unreachable: " if unreachable else ""
             for line in _wrapped("  NO RESULT  ", "%s: %s%s" % (words.names(names), why, message), self._width):
                 yield line, BAD
-        recorded = [name for name, host in self._hosts.items() if (host["facts"].get("evidence") or {}).get("recorded")]
+        recorded = self._recorded()
         if recorded:
             for line in _wrapped("  recorded   ", "%s (read from a bundle, not from the host)" % words.names(recorded, 30), self._width):
                 yield line, MUTED
@@ -203,7 +206,8 @@ class _Report:
         listed = words.names(unknown.checks, 12 if self._verbosity == 0 else 1000)
         if unknown.needs_root:
             verb = "needs" if len(unknown.checks) == 1 else "need"
-            return "%s %s root on %s: run again with --become (-b). %s" % (checks, verb, on, listed)
+            again = "capture" if set(unknown.hosts) <= set(self._recorded()) else "run"
+            return "%s %s root on %s: %s again with --become (-b). %s" % (checks, verb, on, again, listed)
         return "%s on %s: %s. %s" % (checks, on, unknown.reason, listed)
 
     def _warnings(self) -> Iterator[Line]:
@@ -235,8 +239,8 @@ class _Report:
         text = "%s on %s: %s." % (words.count(checks["total"], "check"), words.count(len(self._hosts), "host"), ", ".join(parts) or "none ran")
         for line in _wrapped("", text, self._width, 2):
             yield line, MUTED
-        if self._found.causes or self._found.unknown:
-            example = self._found.causes[0].check if self._found.causes else self._found.unknown[0].checks[0]
+        if self._found.causes:
+            example = self._found.causes[0].check
             yield "to accept a finding for a while, in the inventory:", MUTED
             yield "gpu_host_waivers: [{check: %s, reason: WHY, expires: YYYY-MM-DD}]" % example, MUTED
 
