@@ -176,8 +176,7 @@ class TestPackages:
     # A compatibility library is not used by what runs on the driver itself: its upgrade parts nothing.
     DPKG = (
         "nvidia-driver-cuda\t595.58.03-1\thold\tinstalled\nlibnvidia-compute\t595.58.03-1\tinstall\tinstalled\n"
-        names = [item["name"] for item in facts["packages"]]
-        assert names == ["nvidia-driver-cuda", "libnvidia-compute", "nvidia-container-toolkit", "cuda-compat-13-0"]
+        "nvidia-container-toolkit\t1.17\tinstall\tinstalled\nnvidia-old\t1\tdeinstall\tconfig-files\ncuda-compat-13-0\t580.95.05\tinstall\tinstalled\n"
     )
     ON = 'APT::Periodic::Unattended-Upgrade "1";\n'
 
@@ -186,7 +185,8 @@ class TestPackages:
 
     def test_held_and_not(self) -> None:
         facts = self.facts(Host().command(driver_packages.DPKG_COMMAND, self.DPKG, rc=1))
-        assert [item["name"] for item in facts["packages"]] == ["nvidia-driver-cuda", "libnvidia-compute", "nvidia-container-toolkit", "cuda-compat-13-0"]
+        names = [item["name"] for item in facts["packages"]]
+        assert names == ["nvidia-driver-cuda", "libnvidia-compute", "nvidia-container-toolkit", "cuda-compat-13-0"]
         assert facts["unheld"] == ["libnvidia-compute"] and facts["automatic_upgrades"] is False
 
     def test_automatic_upgrades(self) -> None:
