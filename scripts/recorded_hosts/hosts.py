@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Callable
 
-from . import driver, linux, pcie, smi
+from . import driver, linux, pcie, probe, smi
 from .linux import Machine
 from .tree import HostModel
 
@@ -195,6 +195,7 @@ def bare_metal(uid: int = 0) -> HostModel:
     nodes = [node for _bus, node in CARDS]
     smi.install(model, gpus, _node_cells(nodes), [linux.cpu_list(machine, node) for node in nodes], [str(node) for node in nodes])
     driver.install(model, machine, gpus)
+    probe.install(model, [gpu.address for gpu in gpus], nodes)
     _proc_bus(model)
     log = driver.kernel_log(machine, gpus, AMD_IOMMU, gpu_lines=lines)
     if uid:
@@ -304,7 +305,9 @@ def _guest(name: str, note: str, machine: Machine, host_bridge: int, addresses: 
         )
     model.directory("/sys/class/iommu")
     model.directory("/sys/kernel/iommu_groups")
-    if not root_ports:
+    if root_ports:
+        probe.install(model, addresses, [node for _bus, node in CARDS])
+    else:
         _serving(gpus, IDLE_WATTS)
     count = len(gpus)
     cells = [["X" if a == b else "PHB" for b in range(count)] for a in range(count)]

@@ -8,10 +8,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import p2p_facts
 import yaml
 from ansible.module_utils.gpu_host import bundle
 from ansible.module_utils.gpu_host.evidence import ABSENT, DENIED, FAILED, HUNG, NOT_CAPTURED, OK, TIMEOUT, Entry, Listing, Outcome, Reading
 from ansible.module_utils.gpu_host.gather import gather
+from ansible.module_utils.gpu_host.probe_run import PROBE_COMMAND
 from ansible.module_utils.gpu_host.proxmox import for_guest, gather_host
 from ansible.module_utils.gpu_report import checks as check_files
 from ansible.module_utils.gpu_report import engine
@@ -99,7 +101,7 @@ def judge(evidence: bundle.BundleEvidence, expected: dict[str, Any], facts: dict
           hypervisor: dict[str, Any] | None = None, proxmox: bool = False) -> dict[str, dict[str, Any]]:
     """The result of every check on a host, by id. `facts` are laid over those from the evidence (probe, server, …); `hypervisor` is
     what the host knows of its hypervisor. With `proxmox` the host is one, and only the checks of a hypervisor are asked."""
-    host = merged(gather(evidence), facts or {})
+    host = merged({**gather(evidence), **probed(evidence)}, facts or {})
     if hypervisor is not None:
         host["hypervisor"] = hypervisor
     if proxmox:
@@ -108,6 +110,12 @@ def judge(evidence: bundle.BundleEvidence, expected: dict[str, Any], facts: dict
     variables = engine.variables(host, expected, "host")
     evaluator = TemplarEvaluator(Templar(loader=DataLoader(), variables=variables))
     return {result["id"]: result for result in engine.evaluate(chosen, variables, evaluator)}
+
+
+def probed(evidence: bundle.BundleEvidence) -> dict[str, Any]:
+    """`host.probe`, where a probe is recorded."""
+    recorded = evidence.run(PROBE_COMMAND).status != NOT_CAPTURED
+    return {"probe": p2p_facts.facts(evidence, {})["ansible_facts"]["p2p_probe"]} if recorded else {}
 
 
 def hypervisor_of(settings: dict[str, Any], changes: list[dict[str, Any]] | None = None, name: str = "") -> dict[str, Any] | None:

@@ -16,7 +16,7 @@ from gpu_probe import driver, gpu, kernels, load, measure
 GEN5 = {"link": {"speed_gt_s": 32.0, "width": 16}}
 GEN4 = {"link": {"speed_gt_s": 16.0, "width": 16}}
 H200 = {"compute_capability": "9.0"}
-GOOD = dict.fromkeys(("copy_engine", "sm_store", "sm_load"), {"status": "ok"})
+GOOD = {method: {"status": "ok"} for method in ("copy_engine", "sm_store", "sm_load")}
 NOTHING_KNOWN: dict[str, Any] = {"gb_s": None, "basis": ""}
 
 

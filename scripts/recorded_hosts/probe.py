@@ -1,0 +1,90 @@
+"""What the P2P probe puts on a healthy host with PCIe Gen5 cards: the shape of a real run (two H200), the figures that were published."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from ansible.module_utils.gpu_host import probe
+from ansible.module_utils.gpu_host.probe_collective import COLLECTIVE_COMMAND
+from ansible.module_utils.gpu_host.probe_run import PROBE_COMMAND
+
+from .tree import HostModel
+
+BUFFER_MIB = 256
+# GB/s and us of one direction on one NUMA node, across sockets, and through host memory (public write-ups of these cards).
+NEAR, FAR, STAGED = (55.4, 0.94), (45.2, 1.31), (32.6, 13.7)
+
+
+def install(model: HostModel, addresses: Sequence[str], nodes: Sequence[int]) -> None:
+    """The answers of the idle gate and of the probe. `nodes`: the NUMA node of each card."""
+    model.command(probe.APPS_COMMAND, "")
+    model.command(probe.GPUS_COMMAND, "".join("%08X:%s, 4, 0, Disabled\n" % (0, address[5:].upper()) for address in addresses))
+    model.command(PROBE_COMMAND, json.dumps(measured(addresses, nodes), sort_keys=True), seconds=14.2)
+    model.command(COLLECTIVE_COMMAND, json.dumps({"reason": "no Python with PyTorch was found; name the inference server's"}))
+
+
+def measured(addresses: Sequence[str], nodes: Sequence[int]) -> dict[str, Any]:
+    count = len(addresses)
+    link = {"speed_gt_s": 32.0, "width": 16, "max_speed_gt_s": 32.0, "max_width": 16}
+    opened = {"memory_free_mib": 96600, "memory_total_mib": 97249, "buffer_mib": BUFFER_MIB, "kernels_error": None}
+    card = {"name": "NVIDIA RTX PRO 6000 Blackwell Server Edition", "compute_capability": "12.0", "compute_mode": "default", "multiprocessors": 188}
+    near = {(a, b): nodes[a] == nodes[b] for a in range(count) for b in range(count) if a != b}
+    return {
+        "all_at_once": {"bandwidth_gb_s": _figure(178.0, 32, concurrent=count * (count - 1), method="copy_engine, host clock"), "corrupt_pairs": []},
+        "cuda": {
+            "library": "/usr/lib/x86_64-linux-gnu/libcuda.so.595.58.03", "library_error": None, "initialised": True, "error": None,
+            "seconds": 0.731, "driver_version": "13.2",
+        },
+        "devices": {address: {**card, "cuda_index": index, "opened": opened, "link": link} for index, address in enumerate(addresses)},
+        "events": [],
+        "loopback": {},
+        "many_to_one": {
+            address: {"bandwidth_gb_s": _figure(52.7, 32, concurrent=count - 1, method="copy_engine, host clock"), "corrupt_pairs": []}
+            for address in addresses
+        },
+        "options": {"buffer_mib": BUFFER_MIB, "init_limit_s": 60, "loopback": False},
+        "pairs": {"%s->%s" % (addresses[a], addresses[b]): _pair(*(NEAR if is_near else FAR)) for (a, b), is_near in near.items()},
+        "seconds": 14.2,
+        "stages": {"cuInit": 0.731, "open a context": 2.9, "control": 2.2, "latency": 0.4},
+    }  # fmt: skip
+
+
+def _pair(rate: float, latency: float) -> dict[str, Any]:
+    delivered = {"status": "ok", "sizes": [12288, 65537, 1048592, 67108864]}
+    delivered.update(dict.fromkeys(("first_bad_offset", "bad_size", "bad_blocks_4k", "found", "writer_sees_it", "error")))
+    small = {"size_bytes": 12288, "transfers": 64, "method": "copy_engine, events"}
+    waited = {"size_bytes": 12288, "transfers": 1, "method": "copy_engine, host clock", "iterations": 40}
+    flag = {"size_bytes": 4, "transfers": 500, "no_answer": False}
+    return {
+        "claims": {"can_access": True, "access_supported": True, "atomics": False, "performance_rank": 0},
+        "peer": {"enabled": True, "error": None},
+        "control_delivered": delivered,
+        "delivered": {"copy_engine": delivered, "sm_store": delivered, "sm_load": delivered},
+        "bandwidth_gb_s": {
+            "copy": _figure(rate, BUFFER_MIB, concurrent=4, method="copy_engine"),
+            "both_ways": _figure(1.93 * rate, BUFFER_MIB, concurrent=4, method="copy_engine"),
+            "sm_store": _figure(0.99 * rate, BUFFER_MIB, concurrent=4, method="sm_store"),
+            "sm_load": _figure(0.93 * rate, BUFFER_MIB, concurrent=4, method="sm_load"),
+            "control_copy": _figure(STAGED[0], BUFFER_MIB, concurrent=4, method="copy_engine"),
+        },
+        "latency_us": {
+            "copy_12k_back_to_back": {**_spread(latency), **small},
+            "copy_12k_synchronised": {**_spread(latency + 5.6), **waited},
+            "flag_round_trip": {**_spread(1.6 * latency), **flag, "method": "flags in the GPUs' memory"},
+        },
+        "control_latency_us": {
+            "copy_12k_back_to_back": {**_spread(STAGED[1]), **small},
+            "copy_12k_synchronised": {**_spread(STAGED[1] + 3.4), **waited},
+            "flag_round_trip": {**_spread(2.9), **flag, "method": "flags in host memory"},
+        },
+    }
+
+
+def _figure(rate: float, size_mib: int, **more: Any) -> dict[str, Any]:
+    return {**_spread(rate), "size_mib": size_mib, "transfers": 8, **more}
+
+
+def _spread(value: float) -> dict[str, Any]:
+    return {"median": round(value, 3), "min": round(0.99 * value, 3), "max": round(1.008 * value, 3), "iterations": 5}
