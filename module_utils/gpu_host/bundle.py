@@ -9,6 +9,7 @@ Every further line is one answer of the evidence interface::
     {"read": "/proc/version", "status": "ok", "text": "Linux …"}          # "base64" instead of "text" for other bytes
     {"list": "/dev", "status": "ok", "entries": {"nvidia0": {"kind": "char", "major": 195, "minor": 0, "mode": 438}}}
     {"run": ["nvidia-smi", "-L"], "status": "ok", "rc": 0, "stdout": "…", "stderr": "", "seconds": 0.1}
+    {"fetch": "http://127.0.0.1:8000/health", "method": "GET", "status": "ok", "code": 200, "text": "", "seconds": 0.1}
 
 What a bundle does not hold is "not captured", which is never the same as "absent".
 """
@@ -18,12 +19,12 @@ import base64
 import gzip
 import json
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from . import secrets
-from .evidence import NOT_CAPTURED, OK, READ_LIMIT_BYTES, Entry, Evidence, Listing, Outcome, Reading
+from .evidence import NOT_CAPTURED, OK, READ_LIMIT_BYTES, Entry, Evidence, Fetched, Listing, Outcome, Reading
 
 FORMAT = 1
 SIZE_LIMIT_BYTES = 512 * 1024 * 1024
@@ -69,6 +70,13 @@ class RecordingEvidence(Evidence):
     def abandon(self) -> None:
         self._source.abandon()
 
+    def fetch(
+        self, method: str, url: str, body: bytes | None = None, headers: Mapping[str, str] | None = None, timeout: float = 10.0, label: str = ""
+    ) -> Fetched:
+        fetched = self._source.fetch(method, url, body, headers, timeout, label)
+        self._keep(("fetch", fetched.name), encode_fetched(fetched))
+        return fetched
+
     def now(self) -> float:
         return self._source.now()
 
@@ -84,6 +92,7 @@ class BundleEvidence(Evidence):
         self._reads: dict[str, Reading] = {}
         self._lists: dict[str, Listing] = {}
         self._runs: dict[tuple[str, ...], Outcome] = {}
+        self._fetches: dict[str, Fetched] = {}
         for record in records:
             self.add(record)
 
@@ -95,8 +104,11 @@ class BundleEvidence(Evidence):
             self._lists[record["list"]] = _decode_listing(record)
         elif "run" in record:
             self._runs[tuple(record["run"])] = _decode_outcome(record)
+        elif "fetch" in record:
+            fetched = _decode_fetched(record)
+            self._fetches[fetched.name] = fetched
         else:
-            raise BundleError("a record has none of the keys read, list, run: %s" % sorted(record))
+            raise BundleError("a record has none of the keys read, list, run, fetch: %s" % sorted(record))
 
     def read(self, path: str, limit: int = READ_LIMIT_BYTES) -> Reading:
         found = self._reads.get(path)
@@ -113,6 +125,12 @@ class BundleEvidence(Evidence):
         key = tuple(argv)
         return self._runs.get(key) or Outcome(key, NOT_CAPTURED, reason="the bundle does not hold this command")
 
+    def fetch(
+        self, method: str, url: str, body: bytes | None = None, headers: Mapping[str, str] | None = None, timeout: float = 10.0, label: str = ""
+    ) -> Fetched:
+        missing = Fetched(method, url, NOT_CAPTURED, label=label, reason="the bundle does not hold this request")
+        return self._fetches.get(missing.name) or missing
+
     def now(self) -> float:
         return float(self.manifest.get("captured_at") or 0.0)
 
@@ -120,6 +138,7 @@ class BundleEvidence(Evidence):
         """The same recorded host; a record added to one of the two does not change the other."""
         twin = BundleEvidence(dict(self.manifest), ())
         twin._reads, twin._lists, twin._runs = dict(self._reads), dict(self._lists), dict(self._runs)
+        twin._fetches = dict(self._fetches)
         return twin
 
     def paths(self) -> Sequence[str]:
@@ -131,7 +150,7 @@ class BundleEvidence(Evidence):
         reads = [encode_reading(reading) for reading in self._reads.values()]
         lists = [encode_listing(listing) for listing in self._lists.values()]
         runs = [encode_outcome(outcome) for outcome in self._runs.values()]
-        return reads + lists + runs
+        return reads + lists + runs + [encode_fetched(fetched) for fetched in self._fetches.values()]
 
 
 def load(path: str) -> BundleEvidence:
@@ -267,4 +286,26 @@ def _decode_outcome(record: dict[str, Any]) -> Outcome:
         seconds=float(record.get("seconds") or 0.0),
         truncated=bool(record.get("truncated")),
         reason=record.get("reason", ""),
+    )
+
+
+def encode_fetched(fetched: Fetched) -> dict[str, Any]:
+    record = {"fetch": fetched.url, **asdict(fetched), **_encode_bytes(fetched.data, "text")}
+    del record["url"], record["data"]
+    return _without_defaults(record)
+
+
+def _decode_fetched(record: dict[str, Any]) -> Fetched:
+    return Fetched(
+        str(record.get("method", "GET")),
+        str(record["fetch"]),
+        str(record["status"]),
+        record.get("code"),
+        secrets.redact_text(_decode_bytes(record, "text") or b""),
+        str(record.get("content_type", "")),
+        float(record.get("seconds") or 0.0),
+        record.get("first_byte_s"),
+        bool(record.get("truncated")),
+        str(record.get("label", "")),
+        str(record.get("reason", "")),
     )

@@ -1,6 +1,6 @@
-"""Evidence: what a host shows, asked for in three ways: ``read`` a file, ``list`` a directory, ``run`` a command.
+"""Evidence: what a host shows, asked for in four ways: ``read`` a file, ``list`` a directory, ``run`` a command, ``fetch`` from a server on it.
 
-A live host and a recorded one (``bundle.py``) answer the same three calls with the same types, so a reader cannot tell
+A live host and a recorded one (``bundle.py``) answer the same calls with the same types, so a reader cannot tell
 them apart. No call ever raises for what it finds: the status of the answer says what happened.
 """
 from __future__ import annotations
@@ -14,7 +14,7 @@ import stat
 import subprocess
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import IO
 
@@ -114,6 +114,39 @@ class Outcome:
         return self.stderr.decode("utf-8", "replace")
 
 
+@dataclass(frozen=True)
+class Fetched:
+    """One HTTP answer. ``ok`` means that there was a whole answer, of any `code`; ``absent`` that nothing listens there.
+
+    `label` tells repeated requests to one address apart. `first_byte_s`: seconds until the first byte of the body.
+    """
+
+    method: str
+    url: str
+    status: str
+    code: int | None = None
+    data: bytes = b""
+    content_type: str = ""
+    seconds: float = 0.0
+    first_byte_s: float | None = None
+    truncated: bool = False
+    label: str = ""
+    reason: str = ""
+
+    @property
+    def ok(self) -> bool:
+        return self.status == OK
+
+    @property
+    def text(self) -> str:
+        return self.data.decode("utf-8", "replace")
+
+    @property
+    def name(self) -> str:
+        """What was asked, as one line: the key in a bundle."""
+        return " ".join(word for word in (self.method, self.url, self.label) if word)
+
+
 class Evidence:
     """The interface. ``start`` only hints that a ``run`` with the same argv will follow, so that commands overlap."""
 
@@ -131,6 +164,12 @@ class Evidence:
 
     def abandon(self) -> None:
         """End every command that was started and whose result nobody collected."""
+
+    def fetch(
+        self, method: str, url: str, body: bytes | None = None, headers: Mapping[str, str] | None = None, timeout: float = 10.0, label: str = ""
+    ) -> Fetched:
+        """One HTTP request. `headers` may hold a key: they are never recorded."""
+        raise NotImplementedError
 
     def now(self) -> float:
         """Seconds since the epoch, on the host, when the evidence was taken."""
@@ -203,6 +242,13 @@ class LiveEvidence(Evidence):
             if isinstance(child, _Child):
                 child.end()
         self._running.clear()
+
+    def fetch(
+        self, method: str, url: str, body: bytes | None = None, headers: Mapping[str, str] | None = None, timeout: float = 10.0, label: str = ""
+    ) -> Fetched:
+        from . import fetching  # it needs the names above  # noqa: PLC0415
+
+        return fetching.fetch(method, url, body, headers or {}, timeout, label)
 
     def now(self) -> float:
         return time.time()
