@@ -44,6 +44,14 @@ class CallbackModule(Default):
         words = " ".join(lines[:2]) + (" …" if len(lines) > 2 else "")
         self._display.display("%s: [%s] %s" % (status, result.host.get_name(), words), color=color)
 
+    def v2_playbook_on_task_start(self, task: Any, is_conditional: bool) -> None:
+        if self._display.verbosity or str(task.action).rpartition(".")[2] not in SHORT:
+            super().v2_playbook_on_task_start(task, is_conditional)
+
+    def v2_runner_on_skipped(self, result: Any) -> None:
+        if self._display.verbosity or not self._is_short(result):
+            super().v2_runner_on_skipped(result)
+
     def v2_runner_on_ok(self, result: Any) -> None:
         if not self._is_short(result):
             super().v2_runner_on_ok(result)
