@@ -6,7 +6,8 @@ name: check_report
 type: aggregate
 short_description: report what the checks found, root causes first
 description:
-  - Collects the results of C(run_checks) from every host, prints what is wrong and what to do, and writes C(report.json) and C(junit.xml).
+  - Collects the results of C(run_checks) from every host, prints what is wrong and what to do, and writes
+    C(report.json), C(junit.xml), C(report.html) and C(report.md).
   - A host that could not be reached, or that failed before its checks, is reported as not validated.
   - Ends the run with exit status 1 where no host was validated or a report could not be written.
 options:
@@ -121,6 +122,8 @@ class CallbackModule(CallbackBase):
             self._collector.results(result.host.get_name(), result.result)
         elif name == "gpu_facts":
             self._collector.facts(result.host.get_name(), (result.result.get("ansible_facts") or {}).get("gpu_host"))
+        elif name == "p2p_facts":
+            self._collector.probe(result.host.get_name(), (result.result.get("ansible_facts") or {}).get("p2p_probe"))
         elif self._in_validation:
             self._collector.seen(result.host.get_name())
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from . import digest
+
 SCHEMA = 1
 READY, NOT_READY, NOT_VALIDATED = "ready", "not_ready", "not_validated"
-# Subjects of the facts that a report repeats, so that it can be read without the host.
-_DIGEST = ("gpus", "p2p", "topology", "driver", "virtualization", "evidence", "errors")
 # What a result repeats from its check; kept once for all hosts.
 _OF_THE_CHECK = ("title", "severity", "tags", "docs", "explains")
 
@@ -32,7 +32,12 @@ class Collector:
     def facts(self, name: str, gpu_host: Any) -> None:
         """What gpu_facts returned."""
         if isinstance(gpu_host, dict):
-            self.seen(name)["facts"] = {subject: gpu_host.get(subject) for subject in _DIGEST}
+            self.seen(name)["facts"] = digest.of_host(gpu_host)
+
+    def probe(self, name: str, p2p_probe: Any) -> None:
+        """What p2p_facts returned."""
+        if isinstance(p2p_probe, dict):
+            self.seen(name)["facts"]["probe"] = digest.of_probe(p2p_probe)
 
     def results(self, name: str, result: dict[str, Any]) -> None:
         """What run_checks returned. A second call for a host (a part, later) adds to the first."""

@@ -8,7 +8,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from . import findings, words
+from . import findings, matrix_text, words
 from .collector import NOT_READY, NOT_VALIDATED, READY
 from .findings import Finding, Unknown
 
@@ -17,6 +17,7 @@ Line = tuple[str, str]
 
 _LABEL = 10  # width of the labels in front of a finding's lines
 _VARIANTS = 4  # different readings of one finding that are shown
+_TABLES = 4  # different P2P tables that are shown
 
 
 def render(report: dict[str, Any], width: int = 100, verbosity: int = 0, written: tuple[str, ...] = ()) -> list[Line]:
@@ -50,6 +51,7 @@ class _Report:
         yield from self._state_of_hosts()
         for number, finding in enumerate(self._found.causes, 1):
             yield from self._finding(number, finding)
+        yield from self._section("P2P, PAIR BY PAIR", self._pairs())
         yield from self._section("BROKEN CHECKS: a fault of the check, not of the host", self._broken())
         yield from self._section("UNKNOWN: could not be decided, so not taken for good", self._unknown())
         yield from self._section("WARNINGS: these do not make a host unready", self._warnings())
@@ -187,6 +189,22 @@ class _Report:
                 for line in str(command).split("\n"):
                     yield line, STRONG
             yield "", PLAIN
+
+    def _pairs(self) -> Iterator[Line]:
+        """One table for all hosts with the same: of hosts on which something about P2P failed, with -v of all."""
+        tables: dict[tuple[str, ...], list[str]] = {}
+        for name, host in self._hosts.items():
+            if self._verbosity or any(r["status"] == "fail" and "p2p" in self._report["checks"][r["id"]]["tags"] for r in host["results"]):
+                lines = tuple(matrix_text.of_host(host["facts"], self._width - 4))
+                if lines:
+                    tables.setdefault(lines, []).append(name)
+        for number, (lines, names) in enumerate(tables.items()):
+            if number == _TABLES and not self._verbosity:
+                yield from self._item("and on %s, in report.html" % words.count(sum(map(len, list(tables.values())[number:])), "more host"), MUTED)
+                return
+            yield from self._item("%s:" % words.names(names), STRONG)
+            for line in lines:
+                yield "    " + line, PLAIN
 
     def _broken(self) -> Iterator[Line]:
         for finding in self._found.broken:

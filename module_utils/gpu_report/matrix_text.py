@@ -1,0 +1,90 @@
+"""The P2P table as plain text: for the terminal, and for a ticket."""
+from __future__ import annotations
+
+import textwrap
+from typing import Any
+
+from . import matrix
+from .matrix import Matrix
+
+_GAP = 1
+
+
+def of_host(facts: dict[str, Any], width: int) -> list[str]:
+    """The lines of one host's P2P: a table only where pairs differ, else a sentence; then the figures of the probe. Empty without pairs."""
+    tables = {table.key: table for table in matrix.of_host(facts)}
+    if not tables:
+        return []
+    table = tables.get("verdict") or tables["granted"]
+    by = "proven by the probe" if table.key == "verdict" else "as the driver says"
+    lines = _pairs(table, by, width)
+    for key in ("bandwidth", "latency"):
+        if key in tables:
+            lines += _wrapped(_range(tables[key]), width)
+    probe = facts.get("probe") or {}
+    if probe and not probe.get("ran"):
+        lines += _wrapped("the probe did not run: %s" % (probe.get("skipped_reason") or "no reason was given"), width)
+    return lines
+
+
+def _pairs(table: Matrix, by: str, width: int) -> list[str]:
+    counts: dict[str, int] = {}
+    for _source, _target, cell in table.others():
+        counts[cell.text] = counts.get(cell.text, 0) + 1
+    meanings = dict(table.legend)
+    total = sum(counts.values())
+    if len(counts) == 1:
+        text = next(iter(counts))
+        meaning = meanings.get(text, "unknown" if text == matrix.NO_VALUE else "NVLink" if text.startswith("NV") else "")
+        return _wrapped("%s %s%s (%s)" % (_all_of(total), text, ": " + meaning if meaning and meaning != text else "", by), width)
+    lines = _wrapped("%d directed pairs, %s; rows are sources:" % (total, by), width)
+    lines += draw(table, width)
+    legend = ["%s %s (%d)" % (text, meanings[text], counts.get(text, 0)) if text in counts else "%s %s" % (text, meanings[text]) for text in meanings]
+    return lines + _wrapped("; ".join(legend), width)
+
+
+def _all_of(total: int) -> str:
+    return "both directed pairs" if total == 2 else "all %d directed pairs" % total
+
+
+def draw(table: Matrix, width: int) -> list[str]:
+    """The table itself; narrow terminals get it in blocks of columns."""
+    labels = [gpu.label for gpu in table.gpus]
+    cell_width = max(2, *(len(cell.text) for row in table.rows for cell in row), *map(len, labels))
+    with_address = ["%s %s" % (gpu.label.rjust(max(map(len, labels))), gpu.address) for gpu in table.gpus]
+    narrow = [label.rjust(max(map(len, labels))) for label in labels]
+    unlabelled = matrix.NO_VALUE in labels  # then only the address tells GPUs apart
+    wanted = len(with_address[0]) + len(labels) * (cell_width + _GAP)
+    heads = with_address if wanted <= width or unlabelled else narrow
+    fitting = max(1, (width - len(heads[0])) // (cell_width + _GAP))
+    lines: list[str] = []
+    for start in range(0, len(labels), fitting):
+        part = slice(start, start + fitting)
+        if start:
+            lines.append("")
+        lines.append(" " * len(heads[0]) + _row(labels[part], cell_width))
+        lines += [head + _row([cell.text for cell in row[part]], cell_width) for head, row in zip(heads, table.rows)]
+    return lines
+
+
+def _row(cells: list[str], width: int) -> str:
+    return "".join(" " * _GAP + cell.rjust(width) for cell in cells)
+
+
+def _range(table: Matrix) -> str:
+    """'bandwidth 45.2 to 55.4 GB/s, worst GPU 0 to 4 (0000:01:00.0 to 0000:81:00.0)'."""
+    known = [(float(cell.text), source, target) for source, target, cell in table.others() if cell.text != matrix.NO_VALUE]
+    if not known:
+        return "%s: not measured" % table.title.lower()
+    low, high = min(known, key=lambda entry: entry[0]), max(known, key=lambda entry: entry[0])
+    worst = high if table.key == "latency" else low
+    name = table.title[0].lower() + table.title[1:]
+    if low[0] == high[0]:
+        return "%s %s %s on every pair" % (name, matrix.short(low[0]), table.unit)
+    return "%s %s to %s %s, worst from GPU %s to GPU %s (%s to %s)" % (
+        name, matrix.short(low[0]), matrix.short(high[0]), table.unit, worst[1].label, worst[2].label, worst[1].address, worst[2].address,
+    )  # fmt: skip
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    return textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False) or [""]
