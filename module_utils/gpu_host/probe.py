@@ -26,7 +26,21 @@ LISTS = (
 
 
 def facts(evidence: Evidence, params: dict[str, Any], errors: Errors, restrict: Callable[[], None] | None = None) -> dict[str, Any]:
-    """The dictionary `p2p_probe`; docs/facts.md lists its keys. On every host the same keys, None for what is not known.
+    """The dictionary `p2p_probe` (`host.probe` in checks): the same keys on every host, None for what is not known.
+
+    - ``ran``, ``skipped_reason``, ``complete`` (every pair has a verdict), ``seconds``, ``stages`` (seconds by stage), ``gate`` (see `idle_gate`)
+    - ``cuda``: ``{initialised, result_code, result_name, function, hung, detail, library, library_error, seconds, driver_version, causes}``
+    - ``devices``: by PCI address ``{name, cuda_index, compute_capability, compute_mode, multiprocessors, opened: {memory_free_mib, buffer_mib, …},
+      link: {speed_gt_s, width, max_speed_gt_s, max_width}, error, mig}``; the link is read while the GPU works
+    - ``pairs``: by ``"SOURCE->TARGET"`` (PCI addresses; the source writes) ``{claims: {can_access, access_supported, atomics, performance_rank},
+      driver_status: {read, write}, peer: {enabled, error}, delivered: {copy_engine, sm_store, sm_load}, control_delivered, bandwidth_gb_s: {copy,
+      copy_alone, both_ways, sm_store, sm_load, control_copy}, latency_us and control_latency_us: {copy_12k_back_to_back, copy_12k_synchronised,
+      flag_round_trip}, path, least_gb_s, least_basis, verdict, failed_rung, reason, error}``. Control: with peer access off. A delivery is as
+      `gpu_probe/deliver.py` gives it, a figure ``{median, min, max, iterations, size_mib | size_bytes, transfers, method}``
+    - ``loopback``: the same of a GPU with itself; ``many_to_one`` (by target) and ``all_at_once``: ``{bandwidth_gb_s, corrupt_pairs}``
+    - ``verdicts``: ``{pairs, ok, …}`` counts; ``lowest_bandwidth_gb_s``; ``events``: stages that hung or broke (`probe_run._Child`)
+    - the lists of `LISTS`, and ``explanations``: by list, a sentence with figures for each entry
+    - ``collective``: see `probe_collective.facts`
 
     `restrict` makes a live probe leave the GPUs alone (cuInit and the driver's claims only); a recorded one has none.
     """
@@ -44,7 +58,11 @@ def facts(evidence: Evidence, params: dict[str, Any], errors: Errors, restrict: 
     if raw is None:
         result["skipped_reason"] = "the probe's result cannot be read"
         return result
-    build(raw, result, _context(evidence))
+    try:
+        build(raw, result, _context(evidence, gate))
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        errors.add("p2p_probe", "its result has another shape than this version writes (%s: %s)" % (type(error).__name__, error))
+        return {**_empty(), "gate": gate, "skipped_reason": "the probe's result cannot be read"}
     result["collective"] = _collective(evidence, params, result, errors)
     return result
 
@@ -80,6 +98,8 @@ def _empty() -> dict[str, Any]:
 
 def idle_gate(evidence: Evidence, errors: Errors) -> dict[str, Any]:
     """Whether anything works on the GPUs: ``{busy, reason, processes, gpus}``; busy None where nvidia-smi does not say."""
+    for argv in (APPS_COMMAND, GPUS_COMMAND):
+        evidence.start(argv, GATE_SECONDS)
     apps, gpus = evidence.run(APPS_COMMAND, GATE_SECONDS), evidence.run(GPUS_COMMAND, GATE_SECONDS)
     gate: dict[str, Any] = {"busy": None, "reason": None, "processes": [], "gpus": []}
     for answer in (apps, gpus):
@@ -104,6 +124,9 @@ def idle_gate(evidence: Evidence, errors: Errors) -> dict[str, Any]:
                 "utilization_percent": probe_causes.number(cells[2]),
                 "mig": {"Enabled": True, "Disabled": False}.get(cells[3]),
             })  # fmt: skip
+    if not gate["gpus"]:
+        gate["reason"] = "nothing says whether the GPUs are idle: nvidia-smi shows no GPU"
+        return gate
     gate["reason"] = _why_busy(gate)
     gate["busy"] = gate["reason"] is not None
     return gate
@@ -211,8 +234,10 @@ def _cuda(raw: dict[str, Any]) -> dict[str, Any]:
     return cuda
 
 
-def _context(evidence: Evidence) -> dict[str, Any]:
+def _context(evidence: Evidence, gate: dict[str, Any]) -> dict[str, Any]:
     """What else the verdicts need, by the readers of their subjects: ``{topology, p2p, in_guest}``. Their errors are told by gpu_facts."""
+    if gate["busy"] is None:  # nvidia-smi does not answer: each command would cost its whole limit again
+        return {"topology": {}, "p2p": {}, "in_guest": _in_guest(evidence)}
     for reader in (topology, p2p):
         for argv, limit in reader.COMMANDS:
             evidence.start(argv, limit)
@@ -265,6 +290,9 @@ def _load(result: dict[str, Any]) -> None:
         total = probe_verdict.median(found, "bandwidth_gb_s")
         if best and total is not None and total < probe_verdict.MANY_TO_ONE_SHARE * best:
             result["collapsed_under_load"].append("all others to %s: %.3g GB/s together, one alone %.3g" % (target, total, best))
+    for event in result["events"]:
+        if event["stage"] in ("all write to one", "all pairs at once"):
+            result["collapsed_under_load"].append("%s: %s after %s s" % (event["stage"], event["kind"], event["seconds"]))
     every = result["all_at_once"] or {}
     result["corrupt_under_load"] = sorted(set(result["corrupt_under_load"]) | set(every.get("corrupt_pairs") or []))
     known = sorted(rate for rate in rates.values() if rate)

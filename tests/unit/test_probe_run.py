@@ -17,6 +17,8 @@ import probe_library
 import pytest
 from ansible.module_utils.gpu_host import bundle, probe, probe_collective, probe_run
 from ansible.module_utils.gpu_host.errors import Errors
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from probe_library import AB, BA, IDLE, Host, compiled, run_probe
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -113,7 +115,7 @@ def test_working_gpus_are_left_alone(library: Path, answers: dict[tuple[str, ...
 def test_junk_of_nvidia_smi_never_reads_as_idle_and_never_raises(library: Path) -> None:
     junk = {probe.APPS_COMMAND: "\x00,,\n", probe.GPUS_COMMAND: "[N/A], [N/A]\n\xff"}
     gate = probe.idle_gate(Host(library, junk), Errors("probe"))
-    assert gate["busy"] is not False, "no GPU's state was read"
+    assert gate["busy"] is None and "nothing says whether the GPUs are idle" in gate["reason"]
 
 
 def test_a_recorded_probe_replays_to_the_same_facts(library: Path) -> None:
@@ -130,6 +132,24 @@ def test_a_bundle_without_a_probe_says_so() -> None:
     found = p2p_facts.facts(bundle.BundleEvidence({}, ()), {})["ansible_facts"]["p2p_probe"]
     assert (found["ran"], found["cuda"], found["pairs"]) == (False, None, {})
     assert found["skipped_reason"]
+
+
+KEYS = [*probe._empty(), AB, "claims", "peer", "link", "arms"]
+JUNK = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYS), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@given(raw=st.dictionaries(st.sampled_from(["cuda", "devices", "pairs", "events", "many_to_one", "all_at_once", "options", "stages"]), JUNK))
+@settings(max_examples=300, deadline=None)
+def test_any_record_gives_facts_of_the_same_shape(raw: dict[str, Any]) -> None:
+    records = [{"run": list(name), "status": "ok", "rc": 0, "stdout": json.dumps(raw)} for name in (probe_run.PROBE_COMMAND, ("p2p_collective",))]
+    found = p2p_facts.facts(bundle.BundleEvidence({}, records), {})["ansible_facts"]["p2p_probe"]
+    assert set(found) == {*probe._empty(), "errors"}
+    assert all(isinstance(found[name], list) for name in probe.LISTS)
+    assert found["verdicts"] is None or found["verdicts"].get("ok", 0) == 0
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"pairs": {"x": {}}}', '{"pairs": null, "events": null, "cuda": null}', "\ufffd"])
