@@ -139,6 +139,8 @@ def wanted_gpus(names: list, facts: dict) -> list:
     if cards is None:
         raise ValueError("the GPUs of this host are unknown: %s" % "; ".join("%(source)s %(problem)s" % entry for entry in facts["errors"][:3]))
     if names == ["all"]:
+        if not cards:
+            raise ValueError("this host has no NVIDIA GPU to give")
         return sorted(cards)
     found = []
     for name in names:
