@@ -21,7 +21,7 @@ HOSTS = ROOT / "tests" / "fixtures" / "hosts"
 
 @dataclass
 class Finished:
-    """One run of a playbook: exit status, what stood on the terminal, the events, and the reports if any were written."""
+    """One run of a playbook: exit status, what stood on the terminal (one space for every break), the events, and the reports."""
 
     rc: int
     status: str
@@ -98,7 +98,7 @@ def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixtur
         return Finished(
             ran.rc,
             ran.status,
-            "\n".join(event["stdout"] for event in events if event.get("stdout")),
+            " ".join("\n".join(event["stdout"] for event in events if event.get("stdout")).split()),
             events,
             reports,
             json.loads(path.read_text()) if path.exists() else {},
@@ -108,9 +108,27 @@ def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixtur
 
 
 @pytest.fixture
+def command(tmp_path: Path) -> Any:
+    """`command("-i", "gpu1,")` is ansible-playbook validate.yml itself, for what ansible-runner does otherwise: its own display."""
+
+    def run(*arguments: str) -> Finished:
+        reports = tmp_path / "reports"
+        settings = dict(os.environ, GPU_HOST_REPORTS_DIR=str(reports), ANSIBLE_NOCOLOR="1", LC_ALL="C.UTF-8", ANSIBLE_HOME=str(tmp_path / "home"))
+        program = Path(sys.executable).parent / "ansible-playbook"
+        ran = subprocess.run(
+            [str(program), "validate.yml", *arguments], cwd=ROOT, env=settings, capture_output=True, text=True, check=False, timeout=300
+        )
+        path = reports / "report.json"
+        report = json.loads(path.read_text()) if path.exists() else {}
+        return Finished(ran.returncode, "", " ".join((ran.stdout + ran.stderr).split()), [], reports, report)
+
+    return run
+
+
+@pytest.fixture
 def local() -> dict[str, Any]:
-    """This machine as a live host, with the Python that runs the tests."""
-    return {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
+    """This machine as a live host, with the Python that runs the tests. Pipelining: no file that an ordinary user could not read."""
+    return {"ansible_connection": "local", "ansible_python_interpreter": sys.executable, "ansible_pipelining": True}
 
 
 @pytest.fixture

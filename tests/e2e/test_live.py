@@ -18,11 +18,11 @@ def here(variables: dict[str, Any]) -> dict[str, Any]:
     return {"all": {"hosts": {"here": variables}}}
 
 
-def test_the_short_form_for_this_machine(play: Any) -> None:
+def test_the_short_form_for_this_machine(command: Any) -> None:
     """`ansible-playbook validate.yml -i localhost, -c local`, with no setting of an interpreter."""
-    run = play("validate.yml", "localhost,", "-c local")
-    assert run.results("localhost") and "Traceback" not in run.text
-    assert all(check["status"] != "error" for check in run.results("localhost"))
+    run = command("-i", "localhost,", "-c", "local")
+    assert run.rc in ((0, 2) if HAS_DRIVER else (2,)) and "Traceback" not in run.text
+    assert set(run.report["hosts"]) == {"localhost"}
 
 
 @without_gpus
