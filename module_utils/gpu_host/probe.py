@@ -28,7 +28,7 @@ LISTS = (
 def facts(evidence: Evidence, params: dict[str, Any], errors: Errors, restrict: Callable[[], None] | None = None) -> dict[str, Any]:
     """The dictionary `p2p_probe` (`host.probe` in checks): the same keys on every host, None for what is not known.
 
-    - ``ran``, ``skipped_reason``, ``complete`` (every pair has a verdict), ``seconds``, ``stages`` (seconds by stage), ``gate`` (see `idle_gate`)
+    - ``ran``, ``skipped_reason``, ``seconds``, ``stages`` (seconds by stage), ``gate`` (see `idle_gate`)
     - ``cuda``: ``{initialised, result_code, result_name, function, hung, detail, library, library_error, seconds, driver_version, causes}``
     - ``devices``: by PCI address ``{name, cuda_index, compute_capability, compute_mode, multiprocessors, opened: {memory_free_mib, buffer_mib, …},
       link: {speed_gt_s, width, max_speed_gt_s, max_width}, error, mig}``; the link is read while the GPU works
@@ -38,6 +38,7 @@ def facts(evidence: Evidence, params: dict[str, Any], errors: Errors, restrict: 
       flag_round_trip}, path, least_gb_s, least_basis, verdict, failed_rung, reason, error}``. Control: with peer access off. A delivery is as
       `gpu_probe/deliver.py` gives it, a figure ``{median, min, max, iterations, size_mib | size_bytes, transfers, method}``
     - ``loopback``: the same of a GPU with itself; ``many_to_one`` (by target) and ``all_at_once``: ``{bandwidth_gb_s, corrupt_pairs}``
+    - ``all_usable``, ``all_delivered``, ``all_fast``: False if one pair fails, None while one is not measured
     - ``verdicts``: ``{pairs, ok, …}`` counts; ``lowest_bandwidth_gb_s``; ``events``: stages that hung or broke (`probe_run._Child`)
     - the lists of `LISTS`, and ``explanations``: by list, a sentence with figures for each entry
     - ``collective``: see `probe_collective.facts`
@@ -63,6 +64,9 @@ def facts(evidence: Evidence, params: dict[str, Any], errors: Errors, restrict: 
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         errors.add("p2p_probe", "its result has another shape than this version writes (%s: %s)" % (type(error).__name__, error))
         return {**_empty(), "gate": gate, "skipped_reason": "the probe's result cannot be read"}
+    for name in ("unmeasured_pairs", "hung_pairs"):
+        for sentence in result["explanations"][name][:4]:
+            errors.add("p2p_probe", sentence)
     result["collective"] = _collective(evidence, params, result, errors)
     return result
 
@@ -88,8 +92,8 @@ def _collective(evidence: Evidence, params: dict[str, Any], result: dict[str, An
 
 
 def _empty() -> dict[str, Any]:
-    names = ("skipped_reason", "gate", "cuda", "all_at_once", "collective", "seconds", "verdicts", "complete", "lowest_bandwidth_gb_s")
-    result: dict[str, Any] = dict.fromkeys(names)
+    names = ("skipped_reason", "gate", "cuda", "all_at_once", "collective", "seconds", "verdicts", "lowest_bandwidth_gb_s")
+    result: dict[str, Any] = dict.fromkeys((*names, "all_usable", "all_delivered", "all_fast"))
     result.update(ran=False, devices={}, pairs={}, loopback={}, many_to_one={}, events=[], stages={})
     result.update((name, []) for name in LISTS)
     result["explanations"] = {name: [] for name in LISTS}
@@ -277,8 +281,15 @@ def _lists(result: dict[str, Any], restricted: bool) -> None:
     result["verdicts"] = {"pairs": len(pairs), **counts}
     rates = [probe_verdict.median(pair.get("bandwidth_gb_s"), "copy_alone", "copy") for pair in pairs.values()]
     result["lowest_bandwidth_gb_s"] = min((rate for rate in rates if rate is not None), default=None)
-    result["complete"] = bool(pairs) and counts.get("unknown", 0) + counts.get("error", 0) == 0
+    left = result["unmeasured_pairs"] or restricted or not pairs
+    result["all_usable"] = _all(result["not_granted_pairs"] + result["unusable_pairs"], left)
+    result["all_delivered"] = _all(result["undelivered_pairs"] + result["hung_pairs"] + result["wrong_control_pairs"], left)
+    result["all_fast"] = _all(result["staged_pairs"] + result["slow_pairs"], left or result["hung_pairs"])
     _load(result)
+
+
+def _all(failing: list[str], left: Any) -> bool | None:
+    return False if failing else None if left else True
 
 
 def _load(result: dict[str, Any]) -> None:

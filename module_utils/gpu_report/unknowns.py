@@ -24,8 +24,8 @@ def reason(host: dict[str, Any], path: tuple[str, ...]) -> tuple[str, bool]:
     gathered = (host.get("evidence") or {}).get("subjects")
     if host.get(subject) is None and gathered is not None and subject not in gathered and subject != "joined":
         return "%s was not gathered (gather_subset)" % subject, False
-    # The Proxmox facts bring their own errors, under `host.proxmox` and `host.hypervisor` alike.
-    errors = host[subject].get("errors") if subject in ("proxmox", "hypervisor") else host.get("errors")
+    # The facts of other modules bring their own errors; Proxmox's stand under `host.proxmox` and `host.hypervisor` alike.
+    errors = host[subject].get("errors") if subject in ("proxmox", "hypervisor", "probe") else host.get("errors")
     entries = [entry for entry in errors or () if subject == "hypervisor" or entry.get("subject") == subject]
     if not entries:
         return "%s is unknown, and its reader gave no reason" % name, False

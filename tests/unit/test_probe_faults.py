@@ -34,7 +34,7 @@ def verdicts(found: dict[str, Any]) -> dict[str, str]:
 def test_a_healthy_pair_is_measured_in_full(library: Path) -> None:
     found = facts(library)
     assert verdicts(found) == {AB: "ok", BA: "ok"}
-    assert found["ran"] and found["complete"] and found["cuda"]["result_code"] == 0
+    assert found["ran"] and found["all_delivered"] is found["all_fast"] is True and found["cuda"]["result_code"] == 0
     assert {name: found[name] for name in probe.LISTS if found[name]} == {}
     pair = found["pairs"][AB]
     assert {method: result["status"] for method, result in pair["delivered"].items()} == dict.fromkeys(("copy_engine", "sm_store", "sm_load"), "ok")
@@ -217,6 +217,7 @@ def test_a_gpu_that_cannot_be_used_is_left_out_with_the_reason(library: Path, st
     assert found["skipped_gpus"] == ["%s: %s" % (B, reason)]
     assert found["pairs"]["%s->%s" % (A, C)]["verdict"] == "ok"
     assert found["pairs"][AB]["verdict"] == "unknown" and reason in found["pairs"][AB]["reason"]
+    assert found["all_usable"] is found["all_delivered"] is found["all_fast"] is None
 
 
 @pytest.mark.parametrize(("free_mib", "buffer_mib"), [(10000, 8), (150, 8), (140, 4), (5, 1)])
