@@ -9,8 +9,10 @@ from .apt_sources import armored, content_of, distribution_mirror, fetch_key, pi
 from .apt_trial import LISTS, Source, Trial, run_apt
 from .systems import PlanError, choose_system, headers, system
 
-# Kept free beside what apt says that it needs: unpacking, the kernel module's build, the initramfs of each kernel.
-RESERVE_BYTES = 300 * 1000**2
+# Kept free beside what apt says that it needs: for dpkg, for the build of the modules, for the new initramfs.
+RESERVE_BYTES = 200 * 1000**2
+BUILD_BYTES = 600 * 1000**2
+BOOT_BYTES = 100 * 1000**2
 _RUNFILE_TRACES = ("/usr/bin/nvidia-uninstall", "/usr/bin/nvidia-installer")
 
 
@@ -151,7 +153,7 @@ class Planner:
             raise PlanError("apt cannot install %s: %s. Nothing was changed." % (" ".join(wanted), result.problem.rstrip(".")))
         plan.update(steps=result.steps, download_bytes=result.download_bytes, disk_bytes=result.disk_bytes)
         self._refuse_steps(result.steps)
-        self._refuse_full_disk(result.download_bytes, result.disk_bytes)
+        self._refuse_full_disk(result.steps, result.download_bytes, result.disk_bytes)
 
     def _refuse_missing(self, trial: Trial, wanted: list[str]) -> None:
         missing = [name for name in wanted if name not in trial.candidates(wanted)]
@@ -179,18 +181,21 @@ class Planner:
             text = "this would go back from %s to %s (%d packages). Set nvidia_driver_allow_downgrade: true if that is right."
             raise PlanError(text % (apt_parsing.upstream(back[0]["from"]), apt_parsing.upstream(back[0]["to"]), len(back)))
 
-    def _refuse_full_disk(self, download: int | None, disk: int | None) -> None:
-        needs = {"/var/cache/apt/archives": download or 0, "/usr": (disk or 0) + RESERVE_BYTES if (disk or 0) > 0 else 0, "/boot": 0, "/var/lib/dpkg": 0}
+    def _refuse_full_disk(self, steps: list[dict[str, Any]], download: int | None, disk: int | None) -> None:
+        needs = {"/var/cache/apt/archives": download or 0, "/usr": disk + RESERVE_BYTES if disk and disk > 0 else 0}
+        if any(step["to"] and "dkms" in step["package"] for step in steps):
+            needs.update({"/var/lib/dkms": BUILD_BYTES, "/boot": BOOT_BYTES})
         by_device: dict[int, list[Any]] = {}
         for path, need in needs.items():
-            if need and os.path.isdir(path):
-                row = by_device.setdefault(os.stat(path).st_dev, [path, 0])
-                row[1] += need
+            while not os.path.isdir(path):
+                path = os.path.dirname(path)
+            row = by_device.setdefault(os.stat(path).st_dev, [path, 0])
+            row[1] += need
         for path, need in by_device.values():
             free = os.statvfs(path)
             left = free.f_bavail * free.f_frsize
             if left < need:
-                raise PlanError("the file system of %s has %d MB free and %d MB are needed. Make room (apt-get clean, old kernels), then run again." % (path, left // 10**6, need // 10**6))
+                raise PlanError("the file system of %s has %d MB free and %d MB are needed. Nothing was changed. Make room (apt-get clean, old kernels), then run again." % (path, left // 10**6, need // 10**6))
 
     def _refuse_leftovers(self) -> None:
         broken = [name for name, value in self.installed.items() if value["broken"]]

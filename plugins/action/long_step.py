@@ -58,7 +58,8 @@ class ActionModule(ActionBase):
         """Start the command detached; the directory that holds its log, its process id and, at the end, its exit code."""
         settings = " ".join("%s=%s" % (name, shlex.quote(str(value))) for name, value in environment.items())
         inner = "%s %s > log 2>&1; echo $? > code.new; mv code.new code" % ("env " + settings if settings else "", command)
-        script = 'd=$(mktemp -d "${TMPDIR:-/tmp}/long-step.XXXXXX") && cd "$d" && { setsid sh -c %s </dev/null >/dev/null 2>&1 & echo $! > pid; echo "$d"; }'
+        # With a terminal (ssh -tt) the end of this shell hangs up on its children: ignored from here on, and the step runs before we go.
+        script = 'trap "" HUP; d=$(mktemp -d "${TMPDIR:-/tmp}/long-step.XXXXXX") && cd "$d" && { setsid sh -c %s </dev/null >/dev/null 2>&1 & echo $! > pid; while [ ! -e log ]; do sleep 0.05; done; echo "$d"; }'
         answer = self._low_level_execute_command(script % shlex.quote(inner))
         directory = (answer.get("stdout") or "").strip().splitlines()[-1:]
         if answer.get("rc") != 0 or not directory:
@@ -67,7 +68,7 @@ class ActionModule(ActionBase):
 
     def _follow(self, directory: str, args: dict[str, Any], began: float) -> tuple[int | None, str]:
         wait, shown, broken = FIRST_POLL_SECONDS, began, 0
-        ask = "cd %s && tail -c %d log 2>/dev/null; echo; echo code:$(cat code 2>/dev/null)" % (shlex.quote(directory), TAIL_BYTES)
+        ask = "cd %s && tail -c %d log 2>/dev/null; echo; [ -e code ] || kill -0 $(cat pid) 2>/dev/null || sleep 1; echo code:$(cat code 2>/dev/null || kill -0 $(cat pid) 2>/dev/null || echo gone)" % (shlex.quote(directory), TAIL_BYTES)
         while True:
             time.sleep(wait)
             wait = min(wait * 1.5, LAST_POLL_SECONDS)
@@ -79,8 +80,10 @@ class ActionModule(ActionBase):
                 if broken > BROKEN_POLLS:
                     raise
                 continue
+            if code.strip() == "gone":
+                raise AnsibleActionFail("%s was ended from outside (a kill, or the memory ran out): %s" % (args["label"], _reason(text)))
             if code.strip().isdigit():
-                return int(code), text.strip()
+                return int(code), text.replace("\r\n", "\n").strip()
             now = time.monotonic()
             if now - began > args["timeout"]:
                 self._low_level_execute_command("kill -TERM -- -$(cat %s/pid)" % shlex.quote(directory))
