@@ -92,6 +92,8 @@ FACTS = [
         "gpus", "p2p", "topology", "driver", "modules", "kernel", "pci", "iommu", "virtualization", "device_nodes", "kernel_log", "system",
     )),
     ("joined", "gpu_host/joined.py", "join"),
+    ("probe (`p2p_facts`)", "gpu_host/probe.py", "facts"),
+    ("probe.collective", "gpu_host/probe_collective.py", "facts"),
 ]  # fmt: skip
 # Parts that the docstrings above point to.
 MODULES_SHOWN = ("gpu_host/smi_fields.py", "gpu_host/gpu_findings.py")

@@ -28,7 +28,7 @@ LISTS = (
 def facts(evidence: Evidence, params: dict[str, Any], errors: Errors, restrict: Callable[[], None] | None = None) -> dict[str, Any]:
     """The dictionary `p2p_probe` (`host.probe` in checks): the same keys on every host, None for what is not known.
 
-    - ``ran``, ``skipped_reason``, ``seconds``, ``stages`` (seconds by stage), ``gate`` (see `idle_gate`)
+    - ``ran``, ``skipped_reason``, ``complete`` (no pair is unmeasured), ``seconds``, ``stages`` (seconds by stage), ``gate`` (see `idle_gate`)
     - ``cuda``: ``{initialised, result_code, result_name, function, hung, detail, library, library_error, seconds, driver_version, causes}``
     - ``devices``: by PCI address ``{name, cuda_index, compute_capability, compute_mode, multiprocessors, opened: {memory_free_mib, buffer_mib, …},
       link: {speed_gt_s, width, max_speed_gt_s, max_width}, error, mig}``; the link is read while the GPU works
@@ -93,7 +93,7 @@ def _collective(evidence: Evidence, params: dict[str, Any], result: dict[str, An
 
 def _empty() -> dict[str, Any]:
     names = ("skipped_reason", "gate", "cuda", "all_at_once", "collective", "seconds", "verdicts", "lowest_bandwidth_gb_s")
-    result: dict[str, Any] = dict.fromkeys((*names, "all_usable", "all_delivered", "all_fast"))
+    result: dict[str, Any] = dict.fromkeys((*names, "all_usable", "all_delivered", "all_fast", "complete"))
     result.update(ran=False, devices={}, pairs={}, loopback={}, many_to_one={}, events=[], stages={})
     result.update((name, []) for name in LISTS)
     result["explanations"] = {name: [] for name in LISTS}
@@ -282,6 +282,7 @@ def _lists(result: dict[str, Any], restricted: bool) -> None:
     rates = [probe_verdict.median(pair.get("bandwidth_gb_s"), "copy_alone", "copy") for pair in pairs.values()]
     result["lowest_bandwidth_gb_s"] = min((rate for rate in rates if rate is not None), default=None)
     left = result["unmeasured_pairs"] or restricted or not pairs
+    result["complete"] = not left
     result["all_usable"] = _all(result["not_granted_pairs"] + result["unusable_pairs"], left)
     result["all_delivered"] = _all(result["undelivered_pairs"] + result["hung_pairs"] + result["wrong_control_pairs"], left)
     result["all_fast"] = _all(result["staged_pairs"] + result["slow_pairs"], left or result["hung_pairs"])
