@@ -40,8 +40,9 @@ def record(model: HostModel) -> str:
         recorder.read(path)
     for argv in model.all_commands():
         recorder.run(argv)
-    records = sorted(recorder.records, key=lambda item: (next(key for key in ("read", "list", "run") if key in item), str(next(iter(item.values())))))
-    manifest = {"host": model.name, "captured_at": TAKEN_AT, "uid": model.uid, "tool": "scripts/make_recorded_hosts.py", "note": model.note, "reconstructed": True}
+    records = sorted(recorder.records, key=lambda item: [str(part) for part in next(iter(item.items()))])
+    manifest = {"host": model.name, "captured_at": TAKEN_AT, "uid": model.uid, "note": model.note, "reconstructed": True}
+    manifest["tool"] = "scripts/make_recorded_hosts.py"
     return bundle.dump(manifest, records)
 
 

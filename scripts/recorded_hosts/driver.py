@@ -80,8 +80,10 @@ def install(model: HostModel, machine: Machine, gpus: Sequence[Gpu], version: st
         model.file(
             "/proc/driver/nvidia/gpus/%s/information" % gpu.address,
             (
-                "Model: \t\t NVIDIA RTX PRO 6000 Blackwell Server Edition\nIRQ:   \t\t %d\nGPU UUID: \t %s\nVideo BIOS: \t 98.02.67.00.0a\nBus Type: \t PCIe\n"
-                "DMA Size: \t 52 bits\nDMA Mask: \t 0xfffffffffffff\nBus Location: \t %s\nDevice Minor: \t %d\nGPU Firmware: \t %s\nGPU Excluded:\t No\n"
+                "Model: \t\t NVIDIA RTX PRO 6000 Blackwell Server Edition\nIRQ:   \t\t %d\nGPU UUID: \t %s\n"
+                "Video BIOS: \t 98.02.67.00.0a\nBus Type: \t PCIe\n"
+                "DMA Size: \t 52 bits\nDMA Mask: \t 0xfffffffffffff\nBus Location: \t %s\nDevice Minor: \t %d\n"
+                "GPU Firmware: \t %s\nGPU Excluded:\t No\n"
             )
             % (480 + gpu.index, gpu.uuid, gpu.address, gpu.index, version),
         )
@@ -92,7 +94,8 @@ def install(model: HostModel, machine: Machine, gpus: Sequence[Gpu], version: st
     model.file(
         "/proc/modules",
         "nvidia_uvm 2224128 4 - Live 0x0000000000000000 (OE)\nnvidia_drm 139264 0 - Live 0x0000000000000000 (OE)\n"
-        "nvidia_modeset 1830912 1 nvidia_drm, Live 0x0000000000000000 (OE)\nnvidia 14381056 24 nvidia_uvm,nvidia_modeset, Live 0x0000000000000000 (OE)\n"
+        "nvidia_modeset 1830912 1 nvidia_drm, Live 0x0000000000000000 (OE)\n"
+        "nvidia 14381056 24 nvidia_uvm,nvidia_modeset, Live 0x0000000000000000 (OE)\n"
         "%sext4 1114112 1 - Live 0x0000000000000000\nnvme 61440 2 - Live 0x0000000000000000\n"
         % ("virtio_net 98304 0 - Live 0x0000000000000000\n" if machine.guest else ""),
     )
@@ -156,8 +159,10 @@ def _userspace(model: HostModel, machine: Machine, version: str, toolkit: str) -
         model.command(
             "modinfo nvidia",
             (
-                "filename:       /lib/modules/%s/updates/dkms/nvidia.ko.zst\nimport_ns:      DMA_BUF\nalias:          char-major-195-*\nversion:        %s\n"
-                "supported:      external\nlicense:        Dual MIT/GPL\nsrcversion:     0123456789ABCDEF0123456\nsigner:         host Secure Boot Module Signature key\n"
+                "filename:       /lib/modules/%s/updates/dkms/nvidia.ko.zst\nimport_ns:      DMA_BUF\nalias:          char-major-195-*\n"
+                "version:        %s\n"
+                "supported:      external\nlicense:        Dual MIT/GPL\nsrcversion:     0123456789ABCDEF0123456\n"
+                "signer:         host Secure Boot Module Signature key\n"
                 "vermagic:       %s SMP preempt mod_unload modversions\nparm:           NVreg_RegistryDwords:charp\n"
             )
             % (machine.release, version, machine.release),

@@ -13,7 +13,10 @@ GIB, MIB = 1 << 30, 1 << 20
 NVIDIA, AMD, INTEL, RED_HAT = 0x10DE, 0x1022, 0x8086, 0x1B36
 # The bus of each card and the NUMA node (socket) of its root complex.
 CARDS = ((0x01, 0), (0x11, 0), (0x61, 0), (0x71, 0), (0x81, 1), (0x91, 1), (0xE1, 1), (0xF1, 1))
-STORY = "public write-ups of one deployment (8x RTX PRO 6000 Blackwell Server Edition, EPYC 9335, Proxmox VE); the shapes of outputs follow drivers 580 and 595"
+STORY = (
+    "public write-ups of one deployment (8x RTX PRO 6000 Blackwell Server Edition, EPYC 9335, Proxmox VE); "
+    "the shapes of outputs follow drivers 580 and 595"
+)
 
 
 def _card(
@@ -21,6 +24,7 @@ def _card(
     root: str,
     path: Sequence[str],
     number: int,
+    *,
     port_type: int = pcie.LEGACY_ENDPOINT,
     numa_node: int = -1,
     group: int | None = None,
@@ -205,7 +209,8 @@ def bare_metal(uid: int = 0) -> HostModel:
             "-- No entries --\n",
             rc=1,
             stderr=(
-                "Hint: You are currently not seeing messages from other users and the system.\n      Users in groups 'adm', 'systemd-journal' can see all messages.\n"
+                "Hint: You are currently not seeing messages from other users and the system.\n"
+                "      Users in groups 'adm', 'systemd-journal' can see all messages.\n"
                 "      Pass -q to turn off this notice.\nNo journal files were opened due to insufficient permissions.\n"
             ),
         )
@@ -270,7 +275,9 @@ def lxc_story() -> HostModel:
     return model
 
 
-def _guest(name: str, note: str, machine: Machine, host_bridge: int, addresses: Sequence[str], root_ports: bool, read_write: str) -> HostModel:
+def _guest(
+    name: str, note: str, machine: Machine, *, host_bridge: int, addresses: Sequence[str], root_ports: bool, read_write: str
+) -> HostModel:
     model = HostModel(name, note)
     linux.install(model, machine)
     pcie.add(model, pcie.Device("0000:00:00.0", INTEL, host_bridge, 0x060000, (0x1AF4, 0x1100), port_type=None, revision=2))
@@ -311,7 +318,7 @@ def _guest(name: str, note: str, machine: Machine, host_bridge: int, addresses: 
         _serving(gpus, IDLE_WATTS)
     count = len(gpus)
     cells = [["X" if a == b else "PHB" for b in range(count)] for a in range(count)]
-    smi.install(model, gpus, cells, [linux.cpu_list(machine, 0)] * count, ["0"] * count, read_write)
+    smi.install(model, gpus, cells, [linux.cpu_list(machine, 0)] * count, ["0"] * count, read_write=read_write)
     driver.install(model, machine, gpus, toolkit="13.1")
     _proc_bus(model)
     model.command("dmesg", driver.kernel_log(machine, gpus, NO_IOMMU, gpu_lines=lines))
@@ -339,10 +346,10 @@ def kvm_story() -> HostModel:
         "kvm-story",
         "Reconstructed from " + STORY + ": state 1, the KVM guest on the legacy i440FX chipset, model loaded, no request running.",
         _qemu("Standard PC (i440FX + PIIX, 1996)", "pc-i440fx-9.2+pve1"),
-        0x1237,
-        ["0000:00:%s.0" % slot for slot in ("10", "11", "18", "19", "1a", "1b", "1c", "1d")],
-        False,
-        "NS",
+        host_bridge=0x1237,
+        addresses=["0000:00:%s.0" % slot for slot in ("10", "11", "18", "19", "1a", "1b", "1c", "1d")],
+        root_ports=False,
+        read_write="NS",
     )
 
 
@@ -351,15 +358,16 @@ def kvm_q35() -> HostModel:
         "kvm-q35",
         "Reconstructed from " + STORY + ": a guest of the same host with the Q35 chipset and PCI Express root ports, idle and healthy.",
         _qemu("Standard PC (Q35 + ICH9, 2009)", "pc-q35-9.2+pve1"),
-        0x29C0,
-        ["0000:%02x:00.0" % n for n in range(1, 9)],
-        True,
-        "OK",
+        host_bridge=0x29C0,
+        addresses=["0000:%02x:00.0" % n for n in range(1, 9)],
+        root_ports=True,
+        read_write="OK",
     )
 
 
 def all_hosts() -> dict[str, Callable[[], HostModel]]:
-    from .proxmox import pve_kvm, pve_lxc, pve_story
+    """Name -> what makes the model."""
+    from .proxmox import pve_kvm, pve_lxc, pve_story  # noqa: PLC0415 it builds on this file
 
     return {
         "bare-metal": bare_metal,

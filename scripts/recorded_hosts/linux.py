@@ -10,10 +10,11 @@ from ansible.module_utils.gpu_host.evidence import OK, Outcome
 from .tree import BOOTED_AT, TAKEN_AT, HostModel
 
 FLAGS = (
-    "fpu vme de pse tsc msr pae mce cx8 apic sep mtrr pge mca cmov pat pse36 clflush mmx fxsr sse sse2 ht syscall nx mmxext fxsr_opt pdpe1gb rdtscp lm "
-    "constant_tsc rep_good nopl nonstop_tsc cpuid pni pclmulqdq ssse3 fma cx16 sse4_1 sse4_2 x2apic movbe popcnt aes xsave avx f16c rdrand lahf_lm svm "
-    "abm sse4a misalignsse 3dnowprefetch fsgsbase bmi1 avx2 smep bmi2 erms avx512f avx512dq rdseed adx smap avx512ifma clflushopt clwb avx512cd sha_ni "
-    "avx512bw avx512vl xsaveopt xsavec xgetbv1 clzero wbnoinvd avx512_bf16 umip pku ospke avx512_vbmi2 gfni vaes vpclmulqdq avx512_vnni rdpid"
+    "fpu vme de pse tsc msr pae mce cx8 apic sep mtrr pge mca cmov pat pse36 clflush mmx fxsr sse sse2 ht syscall nx mmxext fxsr_opt "
+    "pdpe1gb rdtscp lm constant_tsc rep_good nopl nonstop_tsc cpuid pni pclmulqdq ssse3 fma cx16 sse4_1 sse4_2 x2apic movbe popcnt aes "
+    "xsave avx f16c rdrand lahf_lm svm abm sse4a misalignsse 3dnowprefetch fsgsbase bmi1 avx2 smep bmi2 erms avx512f avx512dq rdseed "
+    "adx smap avx512ifma clflushopt clwb avx512cd sha_ni avx512bw avx512vl xsaveopt xsavec xgetbv1 clzero wbnoinvd avx512_bf16 umip pku "
+    "ospke avx512_vbmi2 gfni vaes vpclmulqdq avx512_vnni rdpid"
 )
 
 
@@ -58,7 +59,8 @@ def _cpuinfo(machine: Machine) -> str:
     one = (
         "processor\t: %d\nvendor_id\t: AuthenticAMD\ncpu family\t: 26\nmodel\t\t: 2\nmodel name\t: AMD EPYC 9335 32-Core Processor\nstepping\t: 1\n"
         "microcode\t: 0xb00211a\ncpu MHz\t\t: 3000.000\ncache size\t: 1024 KB\nphysical id\t: %d\nsiblings\t: %d\ncore id\t\t: %d\ncpu cores\t: 32\n"
-        "fpu\t\t: yes\ncpuid level\t: 16\nwp\t\t: yes\nflags\t\t: %s\nbogomips\t: 6000.00\nclflush size\t: 64\naddress sizes\t: 52 bits physical, 57 bits virtual\n\n"
+        "fpu\t\t: yes\ncpuid level\t: 16\nwp\t\t: yes\nflags\t\t: %s\nbogomips\t: 6000.00\n"
+        "clflush size\t: 64\naddress sizes\t: 52 bits physical, 57 bits virtual\n\n"
     )
     return "".join(one % (n, n // 32 % 2, 32 * threads, n % 32, flags) for n in range(machine.cpus))
 

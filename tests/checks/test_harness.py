@@ -84,7 +84,7 @@ def test_a_change_that_does_nothing_is_an_error(change: Any, bad: dict[str, Any]
 def test_an_unknown_key_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "some_check.yml"
     path.write_text("base: bare-metal\nchanges: []\n")
-    with pytest.raises(harness.OverlayError, match="some_check.yml: keys are base"):
+    with pytest.raises(harness.OverlayError, match=r"some_check\.yml: keys are base"):
         harness.overlay(path)
 
 
