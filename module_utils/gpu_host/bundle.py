@@ -71,9 +71,9 @@ class RecordingEvidence(Evidence):
         self._source.abandon()
 
     def fetch(
-        self, method: str, url: str, body: bytes | None = None, headers: Mapping[str, str] | None = None, timeout: float = 10.0, label: str = ""
+        self, method: str, url: str, body: bytes | None = None, *, headers: Mapping[str, str] | None = None, timeout: float = 10.0, label: str = ""
     ) -> Fetched:
-        fetched = self._source.fetch(method, url, body, headers, timeout, label)
+        fetched = self._source.fetch(method, url, body, headers=headers, timeout=timeout, label=label)
         self._keep(("fetch", fetched.name), encode_fetched(fetched))
         return fetched
 
@@ -126,7 +126,7 @@ class BundleEvidence(Evidence):
         return self._runs.get(key) or Outcome(key, NOT_CAPTURED, reason="the bundle does not hold this command")
 
     def fetch(
-        self, method: str, url: str, body: bytes | None = None, headers: Mapping[str, str] | None = None, timeout: float = 10.0, label: str = ""
+        self, method: str, url: str, body: bytes | None = None, *, headers: Mapping[str, str] | None = None, timeout: float = 10.0, label: str = ""
     ) -> Fetched:
         missing = Fetched(method, url, NOT_CAPTURED, label=label, reason="the bundle does not hold this request")
         return self._fetches.get(missing.name) or missing

@@ -166,7 +166,7 @@ class Evidence:
         """End every command that was started and whose result nobody collected."""
 
     def fetch(
-        self, method: str, url: str, body: bytes | None = None, headers: Mapping[str, str] | None = None, timeout: float = 10.0, label: str = ""
+        self, method: str, url: str, body: bytes | None = None, *, headers: Mapping[str, str] | None = None, timeout: float = 10.0, label: str = ""
     ) -> Fetched:
         """One HTTP request. `headers` may hold a key: they are never recorded."""
         raise NotImplementedError
@@ -244,11 +244,11 @@ class LiveEvidence(Evidence):
         self._running.clear()
 
     def fetch(
-        self, method: str, url: str, body: bytes | None = None, headers: Mapping[str, str] | None = None, timeout: float = 10.0, label: str = ""
+        self, method: str, url: str, body: bytes | None = None, *, headers: Mapping[str, str] | None = None, timeout: float = 10.0, label: str = ""
     ) -> Fetched:
         from . import fetching  # it needs the names above  # noqa: PLC0415
 
-        return fetching.fetch(method, url, body, headers or {}, timeout, label)
+        return fetching.fetch(method, url, body, headers=headers or {}, timeout=timeout, label=label)
 
     def now(self) -> float:
         return time.time()

@@ -18,7 +18,7 @@ from .evidence import ABSENT, FAILED, OK, TIMEOUT, Fetched
 ANSWER_LIMIT_BYTES = 4 * 1024 * 1024
 
 
-def fetch(method: str, url: str, body: bytes | None, headers: Mapping[str, str], timeout: float, label: str) -> Fetched:
+def fetch(method: str, url: str, body: bytes | None, *, headers: Mapping[str, str], timeout: float, label: str) -> Fetched:
     """The answer to one request, of any code. Connection refused is ``absent``: nobody listens there."""
     began = time.monotonic()
     try:

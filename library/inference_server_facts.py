@@ -1,0 +1,145 @@
+#!/usr/bin/python
+"""The inference_server_facts module."""
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: inference_server_facts
+short_description: Say whether an inference server serves, starts, is stuck or has failed, on which settings, and why
+description:
+  - Finds the server of a host (SGLang, vLLM, C(transformers serve)) by its processes or its unit, and reads its live arguments and
+    environment, its ranks and their GPUs, its log since the last start, its HTTP API, and what is installed beside its Python.
+  - Needs nothing but Python 3.9 on the host. Never fails because something is absent or unreadable; what could not be read is V(null) in
+    the facts and explained in C(errors).
+  - Reads only. With O(generate) it also asks the server for one short answer, twice.
+options:
+  unit:
+    description:
+      - The systemd unit of the server. Without it, the unit of the process that is found, or one whose name says so.
+    type: str
+  port:
+    description:
+      - The port of the server, where several run.
+    type: int
+  log:
+    description:
+      - The log file, where it is neither the journal nor the file that the process writes its output to.
+    type: path
+  api_key:
+    description:
+      - The key of the API, if it wants one. It is sent to the server and kept nowhere.
+    type: str
+  generate:
+    description:
+      - Whether the server is asked for an answer. V(idle) asks only where no request runs.
+    type: str
+    choices: [never, idle, always]
+    default: idle
+  expected_text:
+    description:
+      - A regular expression that the answer to "The capital of France is" must match.
+    type: str
+  expected:
+    description:
+      - What the inventory means, C(gpu_host_expected.server); O(expected) C(arguments) and C(environment) are compared with the process.
+    type: dict
+    default: {}
+  patience_scale:
+    description:
+      - Factor on the times after which a phase of a start that shows nothing new counts as stuck.
+    type: float
+    default: 1.0
+  light:
+    description:
+      - Leave out what does not change during a start, for a look every few seconds.
+    type: bool
+    default: false
+  bundle:
+    description:
+      - A bundle on the controller to read instead of the host.
+    type: path
+  capture:
+    description:
+      - Return the evidence too, as the text of a bundle, in RV(bundle_text).
+    type: bool
+    default: false
+author:
+  - The gpu-host-validation authors
+attributes:
+  check_mode:
+    support: full
+    description: Changes nothing, ever.
+"""
+
+EXAMPLES = r"""
+- name: Is the server up, really serving, on the settings that are meant?
+  inference_server_facts:
+    unit: inference-server.service
+    expected: "{{ gpu_host_expected.server }}"
+
+- name: A server that was started by hand
+  inference_server_facts:
+    log: /root/sglang.log
+"""
+
+RETURN = r"""
+ansible_facts:
+  description: The facts, under the one key C(inference_server). docs/facts.md lists them. V(null) where a bundle holds nothing of a server.
+  returned: always
+  type: dict
+bundle_text:
+  description: The evidence as the text of a bundle.
+  returned: when O(capture=true)
+  type: str
+"""
+
+import os
+import socket
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.gpu_host import bundle as bundles
+from ansible.module_utils.gpu_host import fetching  # noqa: F401  so that Ansible sends it along: evidence.py imports it when it is needed
+from ansible.module_utils.gpu_host.errors import Errors
+from ansible.module_utils.gpu_host.evidence import Evidence, LiveEvidence
+from ansible.module_utils.gpu_server.gather import gather
+
+ARGUMENT_SPEC = {
+    "unit": {"type": "str"},
+    "port": {"type": "int"},
+    "log": {"type": "path"},
+    "api_key": {"type": "str", "no_log": True},
+    "generate": {"type": "str", "choices": ["never", "idle", "always"], "default": "idle"},
+    "expected_text": {"type": "str"},
+    "expected": {"type": "dict", "default": {}},
+    "patience_scale": {"type": "float", "default": 1.0},
+    "light": {"type": "bool", "default": False},
+    "bundle": {"type": "path"},
+    "capture": {"type": "bool", "default": False},
+}
+
+
+def facts(evidence: Evidence, params: dict) -> dict:
+    """The module's result for `evidence`; what the action plugin calls for a recorded host."""
+    result: dict = {"changed": False}
+    recorder = bundles.RecordingEvidence(evidence) if params.get("capture") else None
+    errors = Errors("server")
+    found = gather(recorder or evidence, params, errors)
+    if found is not None:
+        found["errors"] = errors.entries
+    result["ansible_facts"] = {"inference_server": found}
+    if recorder:
+        manifest = {"host": socket.gethostname(), "captured_at": evidence.now(), "uid": os.getuid(), "tool": "inference_server_facts"}
+        result["bundle_text"] = bundles.dump(manifest, recorder.records)
+    return result
+
+
+def main() -> None:
+    module = AnsibleModule(argument_spec=ARGUMENT_SPEC, supports_check_mode=True)
+    try:
+        evidence = bundles.load(module.params["bundle"]) if module.params["bundle"] else LiveEvidence()
+        module.exit_json(**facts(evidence, module.params))
+    except ValueError as error:
+        module.fail_json(msg=str(error))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,302 @@
+"""All facts of the inference server of a host: what was started, what it says, what it answers, and what that adds up to."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from typing import Any
+
+from ..gpu_host import topology
+from ..gpu_host.errors import Errors
+from ..gpu_host.evidence import NOT_CAPTURED, Evidence
+from . import api, engines, gpu_load, installed, log_reader, log_source, nccl, ports, processes, settings, stall, units
+from .engines import Engine
+
+ZONE_COMMAND = ("date", "+%z")
+FRESH_SECONDS = 60.0  # a decode line this young says what happens now
+COMMANDS = ((gpu_load.GPUS_COMMAND, gpu_load.SECONDS), (gpu_load.APPS_COMMAND, gpu_load.SECONDS), (units.LIST_COMMAND, units.SECONDS))
+
+
+def gather(evidence: Evidence, params: dict[str, Any], errors: Errors) -> dict[str, Any] | None:
+    """Facts of the inference server; None where a bundle holds nothing of one.
+
+    `state`: absent, stopped, failed, starting, stalled, ready, unhealthy; `why`: the sentence for it. `engine`, `engines_found`. `unit`
+    (units.py). `process`: `{pid, command, arguments, settings, started_at, age_s, user_id, rss_mib, unit, memlock_kib, open_files, python}`.
+    `environment`: allowed names of the live process. `ranks`: `[{rank, pid, name, state, cpu_s, threads, wait_channel, read_bytes, gpu}]`,
+    `ranks_expected`, `compilers`, `locks`, `p2p_caches`. `gpu` (gpu_load.py), `port` (ports.py), `api` and `generation` (api.py), `log`
+    (log_reader.py, with `kind`, `path`, `age_s`), `nccl` (nccl.py), `packages`, `differences` (settings.py), `stall` (stall.py, only
+    in the state stalled), `busy` (whether requests run) and `busy_because`, `moving`. What the checks ask beyond that: `exposed`,
+    `key_set`, `p2p_cache_denies`, `rank_outliers`, `fault`.
+    """
+    for argv, limit in COMMANDS:
+        evidence.start(argv, limit)
+    table = processes.table(evidence, errors)
+    if table is None and evidence.list("/proc").status == NOT_CAPTURED:
+        evidence.abandon()
+        return None
+    facts = _process_facts(evidence, params, table or {}, errors)
+    engine = engines.ENGINES.get(facts["engine"] or "")
+    facts["gpu"] = gpu_load.read(evidence, errors, {facts["process"]["pid"], *facts.pop("pids")} if facts["process"] else set())
+    _place_ranks(facts)
+    _read_log(evidence, params, facts, engine, errors)
+    engine = engine or engines.ENGINES.get(facts["log"]["engine"] or "")
+    facts["engine"] = engine.name if engine else None
+    _read_api(evidence, params, facts, engine, errors)
+    _judge_busy(facts)
+    _state(facts, float(params.get("patience_scale") or 1.0))
+    facts["moving"] = stall.moving(facts)
+    _generate(evidence, params, facts, errors)
+    _host_side(evidence, params, facts, errors)
+    evidence.abandon()
+    return facts
+
+
+def _process_facts(evidence: Evidence, params: dict[str, Any], table: dict[int, processes.Process], errors: Errors) -> dict[str, Any]:
+    found = processes.servers(evidence, table)
+    chosen = _choose(evidence, found, params)
+    facts: dict[str, Any] = {
+        "engine": None,
+        "engines_found": [{"engine": one.name, "pid": top.pid} for top, _words, one in found],
+        "process": None,
+        "environment": None,
+        "ranks": [],
+        "ranks_expected": None,
+        "compilers": [],
+        "locks": None,
+        "p2p_caches": [],
+        "packages": None,
+        "unit": None,
+        "pids": set(),
+    }
+    name = params.get("unit")
+    if chosen:
+        top, words, engine = chosen
+        live = engines.flags(words)
+        below = processes.descendants(top.pid, table)
+        facts["pids"] = {process.pid for process in below}
+        facts["engine"] = engine.name
+        facts["environment"] = processes.environment(evidence, top.pid, errors)
+        facts["locks"] = installed.locks(evidence, (facts["environment"] or {}).get("HOME"))
+        status = processes.status(evidence, top.pid)
+        limits = processes.limits(evidence, top.pid)
+        facts["process"] = {
+            "pid": top.pid,
+            "command": " ".join(words),
+            "arguments": words,
+            "settings": live,
+            "started_at": round(top.started_at, 2),
+            "age_s": round(evidence.now() - top.started_at, 1),
+            "user_id": status["uid"],
+            "rss_mib": status["rss_mib"],
+            "state": top.state,
+            "unit": processes.unit(evidence, top.pid),
+            "python": words[0],
+            **limits,
+        }
+        facts["ranks_expected"] = engines.tensor_parallel(engine, live)
+        facts["ranks"] = _ranks(evidence, engine, below)
+        facts["compilers"] = [
+            {"pid": process.pid, "name": process.name, "cpu_s": process.cpu_s} for process in below if process.name in processes.COMPILERS
+        ]
+        name = name or facts["process"]["unit"]
+    name = name or next(iter(units.find(evidence)), None)
+    facts["unit"] = units.read(evidence, name, errors) if name else None
+    return facts
+
+
+def _choose(evidence: Evidence, found: list[tuple[processes.Process, list[str], Engine]], params: dict[str, Any]) -> Any:
+    """The server that the parameters name (by unit, else by port); the oldest where they name none."""
+    if params.get("unit"):
+        return next((one for one in found if processes.unit(evidence, one[0].pid) == _service(params["unit"])), None)
+    if params.get("port"):
+        return next((one for one in found if _port_of(one[2], engines.flags(one[1])) == params["port"]), None)
+    return found[0] if found else None
+
+
+def _service(name: str) -> str:
+    return name if name.endswith(".service") else name + ".service"
+
+
+def _port_of(engine: Engine, live: dict[str, Any]) -> int | None:
+    value = live.get("port", str(engine.default_port))
+    return int(value) if isinstance(value, str) and value.isdigit() else None
+
+
+def _ranks(evidence: Evidence, engine: Engine, below: list[processes.Process]) -> list[dict[str, Any]]:
+    found = []
+    for process in below:
+        if process.state == "Z":
+            continue
+        title = " ".join(processes.arguments(evidence, process.pid)) or process.name
+        rank = processes.rank_of(engine, title)
+        if rank is not None:
+            found.append({"rank": rank, **processes.describe(evidence, process), "gpu": None})
+    return sorted(found, key=lambda one: one["rank"])
+
+
+def _place_ranks(facts: dict[str, Any]) -> None:
+    for address, gpu in (facts["gpu"]["gpus"] or {}).items():
+        for rank in facts["ranks"]:
+            if rank["pid"] in gpu["pids"]:
+                rank["gpu"] = address
+
+
+def _read_log(evidence: Evidence, params: dict[str, Any], facts: dict[str, Any], engine: Engine | None, errors: Errors) -> None:
+    process = facts["process"]
+    path = params.get("log")
+    if not path and process and not process["unit"]:
+        path = processes.output(evidence, process["pid"], errors)
+    source = log_source.read(evidence, facts["unit"], path, engine, errors)
+    zone = re.match(r"([+-])(\d\d)(\d\d)", evidence.run(ZONE_COMMAND, 5).text)
+    offset = (int(zone[2]) * 3600 + int(zone[3]) * 60) * (-1 if zone[1] == "-" else 1) if zone else 0
+    since = _started_at(evidence, facts) if zone else None
+    log = log_reader.read(source["text"] or "", evidence.now(), offset, engine, since)
+    written = log["last_line_at"] if log["ends_with_request"] or source["modified"] is None else source["modified"]
+    log.update(
+        kind=source["kind"],
+        path=source["path"],
+        available=source["text"] is not None,
+        gap=source["gap"],
+        rotated=source["rotated"],
+        age_s=round(max(0.0, evidence.now() - written), 1) if written is not None else None,
+    )
+    facts["log"] = log
+
+
+def _started_at(evidence: Evidence, facts: dict[str, Any]) -> float | None:
+    """When the process started, or the unit's last one that has ended; what an older one wrote is of no interest."""
+    if facts["process"]:
+        return float(facts["process"]["started_at"])
+    after = (facts["unit"] or {}).get("started_after_boot_s")
+    return processes.boot_time(evidence) + after if after else None
+
+
+def _read_api(evidence: Evidence, params: dict[str, Any], facts: dict[str, Any], engine: Engine | None, errors: Errors) -> None:
+    live = (facts["process"] or {}).get("settings") or {}
+    port = params.get("port") or (_port_of(engine, live) if engine and facts["process"] else None)
+    facts["port"] = ports.read(evidence, port)
+    host = live.get("host") if isinstance(live.get("host"), str) else None
+    address = "127.0.0.1" if host in (None, "0.0.0.0", "::", "*", "localhost") else "[%s]" % host if ":" in str(host) else host  # noqa: S104
+    if port is None:
+        facts["api"] = dict.fromkeys(
+            (
+                "base",
+                "reachable",
+                "needs_key",
+                "health",
+                "models",
+                "model",
+                "context_length",
+                "owned_by",
+                "created",
+                "info",
+                "metrics",
+                "version",
+            )
+        )
+    else:
+        scheme = "https" if "ssl-certfile" in live else "http"
+        base = "%s://%s:%d" % (scheme, address, port)
+        facts["api"] = api.read(evidence, base, engine, errors, key=params.get("api_key"), light=bool(params.get("light")))
+    environment = facts["environment"]
+    facts["key_set"] = None if facts["process"] is None else bool("api-key" in live or facts["api"]["needs_key"])
+    facts["exposed"] = None
+    if facts["port"]["beyond_this_host"] is not None and facts["key_set"] is not None:
+        # A key may also stand in the environment, under a name that never leaves the host: what the API answers without one decides.
+        answered = facts["api"]["models"] is not None and not params.get("api_key")
+        facts["exposed"] = facts["port"]["beyond_this_host"] and not facts["key_set"] and (answered or environment is not None)
+
+
+def _judge_busy(facts: dict[str, Any]) -> None:
+    """Whether requests run now; None where nothing young enough says so."""
+    metrics, decode = facts["api"]["metrics"] or {}, facts["log"]["decode"]
+    running, queue = metrics.get("running"), metrics.get("queue")
+    facts["busy"], facts["busy_because"] = None, None
+    if running is not None:
+        facts["busy"] = bool(running or queue)
+        facts["busy_because"] = "%d requests run, %d wait" % (running, queue or 0)
+    elif decode and decode["age_s"] is not None and decode["age_s"] <= FRESH_SECONDS and (decode["running"] or decode["queue"]):
+        facts["busy"] = True
+        facts["busy_because"] = "%d requests ran %d s ago" % (decode["running"], decode["age_s"])
+    elif facts["gpu"]["busy"] is not None:
+        facts["busy"] = facts["gpu"]["busy"]
+        facts["busy_because"] = "GPU utilisation is %s %%" % ", ".join("%d" % value for value in facts["gpu"]["utilization"])
+
+
+def _state(facts: dict[str, Any], scale: float) -> None:
+    facts["stall"] = None
+    facts["fault"] = facts["log"]["fatal"]
+    facts["state"], facts["why"] = _named_state(facts, scale)
+    if facts["state"] == "stalled":
+        facts["stall"] = {**stall.cause(facts), "phase": facts["log"]["phase"], "since_s": facts["log"]["age_s"]}
+        facts["why"] = "%s; %s" % (facts["why"], facts["stall"]["what"])
+
+
+def _named_state(facts: dict[str, Any], scale: float) -> tuple[str, str]:
+    process, unit, log, health = facts["process"], facts["unit"], facts["log"], facts["api"]["health"] or {}
+    fault = log["fatal"]
+    said = "%s: %s" % (fault["kind"].replace("_", " "), fault["exception"] or fault["line"]) if fault else ""
+    if process is None:
+        if unit and unit["active"] in ("failed", "activating"):
+            ended = "%s is %s, exit status %s, %s restarts" % (unit["name"], unit["sub"], unit["exit_status"], unit["restarts"])
+            return "failed", "%s; %s" % (ended, said or log["last_line"] or "no log line")
+        if unit and unit["loaded"]:
+            return ("failed", said) if fault else ("stopped", "%s is %s" % (unit["name"], unit["active"]))
+        return ("failed", said) if fault else ("absent", "no process of a known engine, and no unit of one")
+    if health.get("code") == 200:
+        return ("unhealthy", said) if fault and fault["phase"] == "serving" and _not_served_since(log) else ("ready", "/health answers 200")
+    if log["ready"]:
+        now = "answers %s" % health["code"] if health.get("code") else "does not answer: %s" % health.get("problem")
+        return "unhealthy", said or "it was ready, and /health now " + now
+    if fault:
+        return "failed", said
+    phase, quiet = log["phase"], log["age_s"]
+    if facts["api"]["models"] and phase is None:
+        return "ready", "/v1/models answers, /health with %s, and there is no log of a start" % health.get("code")
+    if not facts["compilers"] and quiet is not None and quiet > stall.patience(phase, scale):
+        return "stalled", "phase %s, no new line for %.0f s" % (phase or "unknown", quiet)
+    return "starting", "phase %s" % (phase or "unknown")
+
+
+def _not_served_since(log: dict[str, Any]) -> bool:
+    requests = log["requests"]
+    return requests["last_code"] is None or requests["last_code"] >= 400
+
+
+def _generate(evidence: Evidence, params: dict[str, Any], facts: dict[str, Any], errors: Errors) -> None:
+    wanted = params.get("generate") or "idle"
+    reason = None
+    if wanted == "never":
+        reason = "not asked for"
+    elif facts["state"] not in ("ready", "unhealthy") or not facts["api"]["model"]:
+        reason = "the server is not ready" if facts["state"] not in ("ready", "unhealthy") else "no model is listed"
+    elif wanted == "idle" and facts["busy"] is not False:
+        reason = "the server works on requests: %s" % facts["busy_because"] if facts["busy"] else "whether the server is idle is not known"
+    names = ("answered", "text", "sane", "finite", "repeatable", "expected", "first_token_s", "tokens_per_s", "tokens", "problem", "insane_because")
+    facts["generation"] = {"ran": False, "skipped_reason": reason, **dict.fromkeys(names)}
+    if reason is None:
+        pattern = params.get("expected_text") or (params.get("expected") or {}).get("text")
+        asked = api.generate(evidence, facts["api"]["base"], facts["api"]["model"], errors, key=params.get("api_key"), pattern=pattern)
+        facts["generation"] = {"skipped_reason": None, **asked}
+
+
+def _host_side(evidence: Evidence, params: dict[str, Any], facts: dict[str, Any], errors: Errors) -> None:
+    """What of the host bears on the server: NCCL's settings against the topology, caches, versions, what the inventory means."""
+    process, environment = facts["process"], facts["environment"]
+    home = (environment or {}).get("HOME")
+    facts["differences"] = None
+    facts["p2p_cache_denies"] = []
+    facts["rank_outliers"] = facts["gpu"]["outliers"] if process else []
+    if params.get("light") or not process:
+        facts["nccl"] = nccl.read(evidence, None, None, None, 1)
+        return
+    facts["differences"] = settings.differences(params.get("expected") or {}, process["settings"], environment)
+    facts["packages"] = installed.packages(evidence, process["arguments"], environment)
+    facts["p2p_caches"] = installed.p2p_caches(evidence, home)
+    facts["p2p_cache_denies"] = [posixpath.basename(one["path"]) for one in facts["p2p_caches"] if one["denied_pairs"]]
+    nodes = process["settings"].get("nnodes", "1")
+    vendor = re.search(r"^vendor_id\s*: (\S+)", evidence.read("/proc/cpuinfo", 8192).text, re.MULTILINE)
+    amd = vendor[1] == "AuthenticAMD" if vendor else None
+    many = (facts["ranks_expected"] or 2) > 1 and len(facts["gpu"]["gpus"] or {}) > 1
+    links = topology.gather(evidence, errors) if many else None
+    facts["nccl"] = nccl.read(evidence, environment, links, amd, int(nodes) if isinstance(nodes, str) and nodes.isdigit() else 1)

@@ -1,0 +1,100 @@
+"""Memory, utilisation and power of each GPU, and which process of the server is on it. By nvidia-smi's queries, which are quick."""
+
+from __future__ import annotations
+
+import statistics
+from typing import Any
+
+from ..gpu_host.errors import Errors
+from ..gpu_host.evidence import ABSENT, NOT_CAPTURED, Evidence
+
+GPUS_COMMAND = (
+    "nvidia-smi",
+    "--query-gpu=pci.bus_id,index,memory.used,memory.total,utilization.gpu,power.draw,power.limit,pstate",
+    "--format=csv,noheader,nounits",
+)
+APPS_COMMAND = ("nvidia-smi", "--query-compute-apps=pid,gpu_bus_id,used_memory", "--format=csv,noheader,nounits")
+SECONDS = 20.0
+# One rank is out of line when it holds this much more or less than the middle one: more than the buffers of the first or last rank.
+OUTLIER_MIB, OUTLIER_SHARE = 1024, 0.02
+# The share of its limit that a GPU draws at most while it spins in a kernel that computes nothing (85 to 140 of 600 W were seen).
+SPIN_POWER_SHARE = 0.35
+
+
+def read(evidence: Evidence, errors: Errors, pids: set[int]) -> dict[str, Any]:
+    """``{gpus, lowest_mib, highest_mib, spread_mib, outliers, busy, spinning, utilization}``.
+
+    `gpus`: ``{address: {index, memory_used_mib, memory_total_mib, utilization_percent, power_draw_w, power_limit_w, performance_state,
+    pids}}`` or None; `pids` are those of `pids` on it. The figures after it are of the server's GPUs (all, where processes are hidden).
+    `spinning`: every one at high utilisation and the power of one that computes nothing.
+    """
+    result: dict[str, Any] = dict.fromkeys(("gpus", "lowest_mib", "highest_mib", "spread_mib", "busy", "spinning", "utilization"))
+    result["outliers"] = []
+    rows = _rows(evidence, GPUS_COMMAND, 8, errors)
+    if rows is None:
+        return result
+    gpus = {}
+    for row in rows:
+        gpus[address_of(row[0])] = {
+            "index": _number(row[1]),
+            "memory_used_mib": _number(row[2]),
+            "memory_total_mib": _number(row[3]),
+            "utilization_percent": _number(row[4]),
+            "power_draw_w": _number(row[5]),
+            "power_limit_w": _number(row[6]),
+            "performance_state": row[7] or None,
+            "pids": [],
+        }
+    for row in _rows(evidence, APPS_COMMAND, 3, errors) or []:
+        gpu = gpus.get(address_of(row[1]))
+        if gpu and row[0].isdigit() and int(row[0]) in pids:
+            gpu["pids"].append(int(row[0]))
+    result["gpus"] = gpus
+    _summary(result, [gpu for gpu in gpus.values() if gpu["pids"]] or list(gpus.values()))
+    return result
+
+
+def _summary(result: dict[str, Any], gpus: list[dict[str, Any]]) -> None:
+    used = [gpu["memory_used_mib"] for gpu in gpus]
+    if gpus and None not in used:
+        middle = statistics.median(used)
+        result.update(lowest_mib=min(used), highest_mib=max(used), spread_mib=max(used) - min(used))
+        limit = max(OUTLIER_MIB, middle * OUTLIER_SHARE)
+        result["outliers"] = [
+            {"index": gpu["index"], "memory_used_mib": gpu["memory_used_mib"], "median_mib": middle}
+            for gpu in gpus
+            if abs(gpu["memory_used_mib"] - middle) > limit
+        ]
+    load = [gpu["utilization_percent"] for gpu in gpus]
+    if gpus and None not in load:
+        result["utilization"] = load
+        result["busy"] = any(value > 5 for value in load)
+        power = [(gpu["power_draw_w"], gpu["power_limit_w"]) for gpu in gpus]
+        if all(draw is not None and limit for draw, limit in power):
+            result["spinning"] = min(load) >= 90 and all(draw <= SPIN_POWER_SHARE * limit for draw, limit in power)
+
+
+def _rows(evidence: Evidence, command: tuple[str, ...], columns: int, errors: Errors) -> list[list[str]] | None:
+    outcome = evidence.run(command, SECONDS)
+    if not outcome.ok or outcome.rc:
+        if outcome.status not in (ABSENT, NOT_CAPTURED):
+            errors.unanswered(outcome)
+            if outcome.ok:
+                errors.add(" ".join(command), (outcome.text or outcome.error_text).strip()[:200] or "exit status %s" % outcome.rc)
+        return None
+    rows = [[cell.strip() for cell in line.split(",")] for line in outcome.text.splitlines()]
+    return [row for row in rows if len(row) == columns]
+
+
+def _number(text: str) -> float | int | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return int(value) if value.is_integer() and "." not in text else value
+
+
+def address_of(text: str) -> str:
+    """00000000:01:00.0 of nvidia-smi as the kernel writes it, 0000:01:00.0."""
+    domain, colon, rest = text.strip().lower().partition(":")
+    return "%04x:%s" % (int(domain, 16), rest) if colon and domain and all(c in "0123456789abcdef" for c in domain) else text.strip().lower()

@@ -1,0 +1,93 @@
+"""Versions that the server runs on, from the names of what is installed beside its Python; nothing is executed. And its caches."""
+
+from __future__ import annotations
+
+import json
+import posixpath
+import re
+from typing import Any
+
+from ..gpu_host.evidence import Evidence
+
+WANTED = re.compile(
+    r"^(sglang|sgl[-_]kernel|vllm|torch|triton|transformers|tokenizers|flashinfer[-_](?:python|cubin)|nvidia[-_]nccl[-_]cu\d+|flash[-_]attn|deep[-_]gemm"
+    r"|nvidia[-_]cuda[-_]runtime(?:[-_]cu\d+)?|cutlass)$"
+)
+_DISTRIBUTION = re.compile(r"^(?P<name>.+?)-(?P<version>[^-]+)\.dist-info$")
+LOCKS_SECONDS = 15.0
+P2P_CACHES = ("/.cache/sglang", "/.cache/vllm")
+_P2P_CACHE = re.compile(r"gpu_p2p_access_cache_for_.*\.json$")
+
+
+def packages(evidence: Evidence, words: list[str], environment: dict[str, str] | None) -> dict[str, str] | None:
+    """``{distribution: version}`` of what matters to an engine; None where the Python's directories cannot be seen."""
+    found: dict[str, str] = {}
+    seen = False
+    for directory in _directories(evidence, words, environment or {}):
+        listing = evidence.list(directory)
+        seen = seen or listing.ok
+        for name in listing.entries:
+            match = _DISTRIBUTION.match(name)
+            if match and WANTED.match(match["name"].lower()):
+                found.setdefault(match["name"].lower().replace("_", "-"), match["version"])
+    return found if seen else None
+
+
+def _directories(evidence: Evidence, words: list[str], environment: dict[str, str]) -> list[str]:
+    found = [path for path in environment.get("PYTHONPATH", "").split(":") if path.startswith("/")]
+    program = next((word for word in words[:2] if word.startswith("/") and "/bin/" in word), "")
+    homes = [posixpath.dirname(posixpath.dirname(program))] if program else []
+    homes += [environment["VIRTUAL_ENV"]] if "VIRTUAL_ENV" in environment else []
+    homes += [] if homes else ["/usr/local", "/usr"]
+    for home in homes:
+        for name in sorted(evidence.list(home + "/lib").entries, reverse=True):
+            if re.fullmatch(r"python3\.\d+", name):
+                found += ["%s/lib/%s/%s" % (home, name, leaf) for leaf in ("site-packages", "dist-packages")]
+    return found
+
+
+def locks_command(home: str) -> tuple[str, ...]:
+    """Lock files of the just-in-time compilers. A file named `lock` goes when its compilation ends; a *.lock stays, and means nothing."""
+    roots = [home.rstrip("/") + name for name in ("/.cache/flashinfer", "/.cache/torch_extensions")]
+    return ("find", *roots, "-maxdepth", "7", "-name", "lock", "-type", "f", "-printf", r"%T@ %p\n")
+
+
+def locks(evidence: Evidence, home: str | None) -> list[dict[str, Any]] | None:
+    """``[{path, modified}]``; None where it is not known where the caches are."""
+    if not home:
+        return None
+    outcome = evidence.run(locks_command(home), LOCKS_SECONDS)
+    if not outcome.ok:
+        return None
+    rows = (line.split(" ", 1) for line in outcome.text.splitlines())
+    return [{"path": row[1], "modified": float(row[0])} for row in rows if len(row) == 2 and re.fullmatch(r"\d+(\.\d+)?", row[0])]
+
+
+def p2p_caches(evidence: Evidence, home: str | None) -> list[dict[str, Any]]:
+    """``[{path, modified, denied_pairs, allowed_pairs}]``: what the engine noted of peer access when it first asked, and believes since."""
+    found = []
+    for directory in [home.rstrip("/") + tail for tail in P2P_CACHES] if home else []:
+        for name, entry in evidence.list(directory).entries.items():
+            if not _P2P_CACHE.search(name):
+                continue
+            path = directory + "/" + name
+            try:
+                content = json.loads(evidence.read(path, 1 << 20).text)
+            except (ValueError, RecursionError):
+                continue
+            pairs = {key: value for key, value in content.items() if isinstance(value, bool)} if isinstance(content, dict) else {}
+            found.append(
+                {
+                    "path": path,
+                    "modified": entry.modified,
+                    "denied_pairs": sorted(key for key, value in pairs.items() if not value and _two(key)),
+                    "allowed_pairs": sorted(key for key, value in pairs.items() if value and _two(key)),
+                }
+            )
+    return found
+
+
+def _two(key: str) -> bool:
+    """The files hold each GPU with itself as well ("0->0")."""
+    first, _arrow, second = key.partition("->")
+    return first != second

@@ -1,0 +1,156 @@
+"""Is a start working or stuck, and why? From one look, or better from two: pure functions of facts.
+
+The reasons are those that were seen in the field (domain facts 4.5 and 7.4): compilers that run are work; a lock file without a
+compiler, a rank that is missing, ranks that spin in a collective at the power of idle GPUs are not.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+# How long a phase may show nothing new before it counts as stuck, in seconds.
+PATIENCE = {
+    "weights": 300.0,
+    "distributed": 180.0,
+    "autotune": 900.0,
+    "compile": 900.0,
+    "graphs": 600.0,
+    "kv_cache": 600.0,
+    "listening": 300.0,
+    "scheduler": 300.0,
+}
+PATIENCE_ELSE = 300.0
+GROWTH_MIB = 16  # memory that moves by less is noise
+SPIN_ADVICE = (
+    "Prove peer-to-peer: stop the server, then ansible-playbook validate.yml --tags p2p. Look at the IOMMU (iommu=pt), ACS on the PCI bridges, and "
+    "/etc/nccl.conf (inside the container too). NCCL_P2P_DISABLE=1 with --disable-custom-all-reduce starts the server meanwhile, slowly."
+)
+
+
+def patience(phase: str | None, scale: float = 1.0) -> float:
+    return PATIENCE.get(phase or "", PATIENCE_ELSE) * scale
+
+
+def progress_between(before: dict[str, Any], after: dict[str, Any]) -> str | None:
+    """What moved between two looks (`moving` of the facts), as a word for a person; None where nothing did."""
+    if after["log_lines"] != before["log_lines"] or after["last_line"] != before["last_line"]:
+        return "the log"
+    if after["phase"] != before["phase"]:
+        return "the phase"
+    if any(abs(after["memory"].get(gpu, 0) - used) > GROWTH_MIB for gpu, used in before["memory"].items()):
+        return "GPU memory"
+    if after["compilers"] and after["compiler_cpu_s"] != before["compiler_cpu_s"]:
+        return "%d compilers" % after["compilers"]
+    if after["read_bytes"] - before["read_bytes"] > 1 << 20:
+        return "the disk"
+    return None
+
+
+def moving(facts: dict[str, Any]) -> dict[str, Any]:
+    """What can move in a start, small enough to keep from look to look."""
+    ranks, log = facts["ranks"], facts["log"]
+    return {
+        "log_lines": log["lines"],
+        "last_line": log["last_line"],
+        "phase": log["phase"],
+        "memory": {address: gpu["memory_used_mib"] or 0 for address, gpu in (facts["gpu"]["gpus"] or {}).items()},
+        "compilers": len(facts["compilers"]),
+        "compiler_cpu_s": sum(compiler["cpu_s"] for compiler in facts["compilers"]),
+        "cpu_s": {str(rank["pid"]): rank["cpu_s"] for rank in ranks},
+        "read_bytes": sum(rank["read_bytes"] or 0 for rank in ranks),
+    }
+
+
+def cause(facts: dict[str, Any], before: dict[str, Any] | None = None) -> dict[str, str]:
+    """The most likely reason for a start that does not move: ``{cause, what, advice}``."""
+    ranks, gpu, log = facts["ranks"], facts["gpu"], facts["log"]
+    stuck = [rank for rank in ranks if rank["state"] == "D"]
+    if stuck:
+        where = stuck[0]["wait_channel"] or "the kernel"
+        return _verdict(
+            "kernel",
+            "%s waits in the kernel (%s) and cannot be interrupted" % (_names(stuck), where),
+            "Storage or the driver: look into dmesg; a process in this state survives kill -9.",
+        )
+    missing = _missing(facts)
+    if missing:
+        return _verdict(
+            "rank_missing",
+            "%s of %d ranks: %s gone; the others wait for it" % (len(ranks), facts["ranks_expected"], missing),
+            "Look for its end in the log and the kernel log (OOM killer, Xid), then restart the server.",
+        )
+    if gpu["spinning"]:
+        draw = [one["power_draw_w"] for one in gpu["gpus"].values() if one["power_draw_w"] is not None]
+        return _verdict(
+            "collective",
+            "the GPUs are at %s at only %.0f to %.0f W: they spin in a collective that never ends, after: %s"
+            % (_load(gpu), min(draw), max(draw), log["last_line"] or "no line"),
+            SPIN_ADVICE,
+        )
+    load = gpu["utilization"] or []
+    if load and min(load) < 50 <= max(load):
+        return _verdict(
+            "rank_behind",
+            "the GPUs are unequal: %s %% utilisation; some wait for others" % ", ".join("%d" % value for value in load),
+            "py-spy dump --pid on the ranks of the idle GPUs shows what they do instead.",
+        )
+    stale = _stale_locks(facts)
+    if stale and not facts["compilers"]:
+        return _verdict(
+            "stale_lock",
+            "no compiler runs, and %s was there before the server started (%d such files): a killed compilation left it"
+            % (stale[0]["path"], len(stale)),
+            "Stop the server, remove it, start again: rm -f %s" % " ".join(lock["path"] for lock in stale[:4]),
+        )
+    if facts["compilers"]:
+        return _verdict(
+            "compiling",
+            "%d compilers run (%s)" % (len(facts["compilers"]), ", ".join(sorted({c["name"] for c in facts["compilers"]}))),
+            "Wait: a first compilation for a new GPU takes 5 to 20 minutes.",
+        )
+    idle = _idle(facts, before)
+    if idle:
+        where = sorted({rank["wait_channel"] for rank in ranks if rank["wait_channel"]})
+        return _verdict(
+            "waiting",
+            "the ranks use no CPU and the GPUs are idle%s" % (": they wait in %s" % ", ".join(where) if where else ""),
+            "py-spy dump --pid of a rank shows for what; a rank, a lock or the network is missing.",
+        )
+    return _verdict(
+        "unknown",
+        "nothing at hand says why; last line: %s" % (log["last_line"] or "none"),
+        "py-spy dump --pid of each rank shows where it is; NCCL_DEBUG=INFO and --soft-watchdog-timeout show more at the next start.",
+    )
+
+
+def _verdict(name: str, what: str, advice: str) -> dict[str, str]:
+    return {"cause": name, "what": what, "advice": advice}
+
+
+def _names(ranks: list[dict[str, Any]]) -> str:
+    return ", ".join("rank %s (pid %d)" % (rank["rank"], rank["pid"]) for rank in ranks)
+
+
+def _missing(facts: dict[str, Any]) -> str | None:
+    if not facts["ranks_expected"] or not facts["ranks"] or len(facts["ranks"]) >= facts["ranks_expected"]:
+        return None
+    here = {rank["rank"] for rank in facts["ranks"]}
+    gone = [number for number in range(facts["ranks_expected"]) if number not in here]
+    return ("rank " + ", ".join(str(number) for number in gone) + (" is" if len(gone) == 1 else " are")) if gone else None
+
+
+def _load(gpu: dict[str, Any]) -> str:
+    return (
+        "%d %%" % min(gpu["utilization"]) if len(set(gpu["utilization"])) == 1 else "%d to %d %%" % (min(gpu["utilization"]), max(gpu["utilization"]))
+    )
+
+
+def _stale_locks(facts: dict[str, Any]) -> list[dict[str, Any]]:
+    started = (facts["process"] or {}).get("started_at")
+    return [lock for lock in facts["locks"] or [] if started is not None and lock["modified"] < started]
+
+
+def _idle(facts: dict[str, Any], before: dict[str, Any] | None) -> bool:
+    if before is None or not facts["ranks"]:
+        return False
+    return all(rank["cpu_s"] - before["cpu_s"].get(str(rank["pid"]), 0.0) < 0.2 for rank in facts["ranks"])

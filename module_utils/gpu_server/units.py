@@ -1,0 +1,65 @@
+"""The systemd unit of a server: its state, where its output goes, and whether what runs is what is written."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from ..gpu_host.errors import Errors
+from ..gpu_host.evidence import ABSENT, NOT_CAPTURED, Evidence
+
+PROPERTIES = (
+    "Id,LoadState,ActiveState,SubState,Result,ExecMainStatus,ExecMainCode,ExecMainPID,MainPID,NRestarts,InvocationID,ExecMainStartTimestampMonotonic,NeedDaemonReload,"
+    "FragmentPath,DropInPaths,UnitFileState,StandardOutput,StandardError,ActiveEnterTimestamp,StateChangeTimestamp,User,LimitMEMLOCK,WorkingDirectory"
+)
+PATTERNS = ("sglang*.service", "vllm*.service", "inference-server*.service")
+LIST_COMMAND = ("systemctl", "list-units", "--all", "--type=service", "--plain", "--no-legend", "--no-pager", "--full", *PATTERNS)
+SECONDS = 15.0
+
+
+def show_command(name: str) -> tuple[str, ...]:
+    return ("systemctl", "show", name, "--no-pager", "--property=" + PROPERTIES)
+
+
+def find(evidence: Evidence) -> list[str]:
+    """Units whose names say that they serve models, loaded on this host; empty without systemd."""
+    outcome = evidence.run(LIST_COMMAND, SECONDS)
+    names = [line.replace("●", " ").split() for line in outcome.text.splitlines()]
+    return [words[0] for words in names if words and words[0].endswith(".service") and "not-found" not in words]
+
+
+def read(evidence: Evidence, name: str, errors: Errors) -> dict[str, Any] | None:
+    """``{name, loaded, active, sub, result, exit_status, restarts, invocation, needs_reload, file, enabled, output, main_pid, user,
+    started_after_boot_s}``.
+
+    None where systemd cannot be asked.
+    """
+    outcome = evidence.run(show_command(name), SECONDS)
+    if not outcome.ok or outcome.rc:
+        if outcome.status not in (ABSENT, NOT_CAPTURED):
+            errors.unanswered(outcome)
+        return None
+    values = dict(re.findall(r"^(\w+)=(.*)$", outcome.text, re.MULTILINE))
+    if not values:
+        return None
+    return {
+        "name": values.get("Id") or name,
+        "loaded": values.get("LoadState") == "loaded",
+        "active": values.get("ActiveState"),
+        "sub": values.get("SubState"),
+        "result": values.get("Result"),
+        "exit_status": _integer(values.get("ExecMainStatus")),
+        "restarts": _integer(values.get("NRestarts")),
+        "invocation": values.get("InvocationID") or None,
+        "needs_reload": {"yes": True, "no": False}.get(values.get("NeedDaemonReload", "")),
+        "file": values.get("FragmentPath") or None,
+        "enabled": values.get("UnitFileState") or None,
+        "output": values.get("StandardError") if values.get("StandardError") not in (None, "", "inherit") else values.get("StandardOutput"),
+        "main_pid": _integer(values.get("MainPID")) or None,
+        "user": values.get("User") or None,
+        "started_after_boot_s": (_integer(values.get("ExecMainStartTimestampMonotonic")) or 0) / 1e6 or None,
+    }
+
+
+def _integer(text: str | None) -> int | None:
+    return int(text) if text and text.lstrip("-").isdigit() else None
