@@ -17,6 +17,9 @@ from .worker import die_with_parent
 
 SAMPLES = 5
 SAMPLE_BYTES = 512 << 20  # how much one sample moves, for the large sizes
+# Python needs some 40 us to launch an all-reduce, more than a small one takes. So the small ones wait behind a delay until all are queued.
+SMALL_BYTES = 1 << 20
+DELAY_CYCLES = 20_000_000
 GROUP_LIMIT_S = 600  # longer than the parent waits: it wants to see a hang as one
 
 
@@ -54,9 +57,12 @@ def _one_size(torch: Any, dist: Any, device: Any, what: tuple[int, int, int]) ->
     result: dict[str, Any] = {"size_bytes": size, "wrong": count, "first_wrong": int(wrong[0].item()) if count else None, "seconds": []}
     rounds = max(4, min(50, SAMPLE_BYTES // size // 4))
     data.zero_()
+    delay = getattr(torch.cuda, "_sleep", None)
     for number in range(SAMPLES + 1):
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         dist.barrier()
+        if delay and size <= SMALL_BYTES:
+            delay(DELAY_CYCLES)
         start.record()
         for _ in range(rounds):
             dist.all_reduce(data)
