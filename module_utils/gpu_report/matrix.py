@@ -92,7 +92,8 @@ def of_host(facts: dict[str, Any]) -> list[Matrix]:
         found.append(_square("topology", "Topology", "", gpus, lambda a, b: _path(facts, a, b), meanings=_PATHS))
     pairs = (facts.get("probe") or {}).get("pairs") or {}
     if pairs and (facts.get("probe") or {}).get("ran"):
-        found.append(_square("verdict", "Proven by the probe", "", gpus, lambda a, b: _verdict(facts, pairs.get(_name(a, b)), a, b), meanings=_LADDER))
+        proven = _square("verdict", "Proven by the probe", "", gpus, lambda a, b: _verdict(facts, pairs.get(_name(a, b)), a, b), meanings=_LADDER)
+        found.append(proven)
         found += _figures(gpus, pairs)
     return found
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 import os
 from typing import Any, Callable
 
-from . import files, json_report, junit
+from . import files, html_report, json_report, junit, markdown_report
 
 # File name -> function(report) -> bytes. JSON first: whatever happens to the others, the record is kept.
 WRITERS: dict[str, Callable[[dict[str, Any]], bytes]] = {
     "report.json": json_report.render,
     "junit.xml": junit.render,
+    "report.html": html_report.render,
+    "report.md": markdown_report.render,
 }
 
 

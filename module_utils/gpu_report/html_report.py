@@ -1,0 +1,98 @@
+"""The report as one HTML file: nothing is loaded from elsewhere, and nothing that was captured can run in it.
+
+Captured text is data: jinja2 escapes every value, and the Content-Security-Policy allows the one script and the one style
+sheet of this page by their hash and nothing else.
+"""
+from __future__ import annotations
+
+import base64
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
+
+from . import findings, matrix, pcie_tree, tables, words
+from .collector import NOT_READY, NOT_VALIDATED, READY
+
+_TEMPLATES = Path(__file__).parent / "templates"
+_OPEN_WHEN_AT_MOST = 3  # hosts; with more, those with findings, if they are few too
+_OPEN_BAD_AT_MOST = 5
+STATUSES = ("fail", "error", "unknown", "waived", "pass", "skip")
+
+
+def render(report: dict[str, Any]) -> bytes:
+    """The bytes of report.html."""
+    style, script = (_text(name) for name in ("report.css", "report.js"))
+    hosts = [_host(number, name, host, report) for number, (name, host) in enumerate(report["hosts"].items(), 1)]
+    page = {
+        "report": report,
+        "found": findings.of(report),
+        "hosts": hosts,
+        "links": {host["name"]: host["id"] for host in hosts},
+        "style": Markup(style),  # noqa: S704  ours, not captured
+        "script": Markup(script),  # noqa: S704
+        "policy": "default-src 'none'; style-src %s; script-src %s; img-src data:; base-uri 'none'; form-action 'none'" % (_hash(style), _hash(script)),
+        "READY": READY,
+        "NOT_READY": NOT_READY,
+        "NOT_VALIDATED": NOT_VALIDATED,
+    }
+    return _environment().get_template("report.html.j2").render(page).encode("utf-8", "replace")
+
+
+def _environment() -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_TEMPLATES),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=lambda value: words.plain(value) if isinstance(value, str) and not isinstance(value, Markup) else value,
+    )
+    environment.globals.update(words=words, heat=matrix.HEAT)
+    return environment
+
+
+def _text(name: str) -> str:
+    return "\n" + (_TEMPLATES / name).read_text(encoding="utf-8")
+
+
+def _hash(content: str) -> str:
+    return "'sha256-%s'" % base64.b64encode(hashlib.sha256(content.encode("utf-8")).digest()).decode("ascii")
+
+
+def _host(number: int, name: str, host: dict[str, Any], report: dict[str, Any]) -> dict[str, Any]:
+    """What the template shows of one host."""
+    facts = host["facts"]
+    states = [other["state"] for other in report["hosts"].values()]
+    few = len(states) <= _OPEN_WHEN_AT_MOST
+    return {
+        "id": "host-%d" % number,
+        "name": name,
+        "state": host["state"],
+        "message": host["message"],
+        "unreachable": host["unreachable"],
+        "problems": host["problems"],
+        "open": few or (host["state"] == NOT_READY and states.count(NOT_READY) <= _OPEN_BAD_AT_MOST),
+        "recorded": bool((facts.get("evidence") or {}).get("recorded")),
+        "gpu_count": (facts.get("gpus") or {}).get("count"),
+        "p2p": tables.p2p(facts) if facts.get("p2p") else "",
+        "overview": tables.overview(facts),
+        "gpus": tables.gpus(facts),
+        "matrices": matrix.of_host(facts),
+        "probe_notes": tables.probe_notes(facts),
+        "reasons": tables.faulty_pairs(facts),
+        "figures": tables.figures(facts),
+        "collective": tables.collective(facts),
+        "tree": pcie_tree.of_host(facts),
+        "errors": [
+            {name: error.get(name) for name in ("source", "problem", "needs_root")}
+            for error in (*(facts.get("errors") or ()), *((facts.get("probe") or {}).get("errors") or ()))
+        ],
+        "results": [
+            {**result, "note": result.get("found") or result.get("reason") or "", "waiver": result.get("waiver")}
+            for result in sorted(host["results"], key=lambda result: STATUSES.index(result["status"]))
+        ],
+        "counts": {status: sum(result["status"] == status for result in host["results"]) for status in STATUSES},
+    }

@@ -1,0 +1,227 @@
+"""The report as GitHub-flavoured Markdown, to paste into a ticket: findings first, the tables of each host folded below.
+
+Captured text is data: whatever could be markup, HTML, a mention or a link to another ticket is escaped, and a fence is longer than any
+run of backticks inside it. A ticket holds 65,536 characters at most (GitHub), so what does not fit is left out by name.
+"""
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from . import findings, matrix, tables, words
+from .collector import NOT_VALIDATED, READY
+from .findings import Finding, Unknown
+from .tables import Table
+
+LIMIT = 60_000  # characters; leaves room for what the user writes above
+_LONGEST = 2_000  # of one captured text
+_VARIANTS = 4
+_NAMES = 40  # checks that are named in one line
+_STATES = {READY: "✓ ready", "not_ready": "✗ not ready", NOT_VALIDATED: "? not validated"}
+_MARKUP = re.compile(r"([\\`*_{}\[\]<>|~$])")
+_AT_START = re.compile(r"^(\s*)([#+=-]|\d+(?=[.)]\s))")
+
+
+def render(report: dict[str, Any]) -> bytes:
+    """The bytes of report.md."""
+    found = findings.of(report)
+    parts = list(_parts(report, found))
+    room = LIMIT - sum(map(len, parts))
+    if room < 0:
+        parts = _shortened(parts)
+        room = 0
+    left_out = []
+    for name, host in report["hosts"].items():
+        section = "\n".join(_host(name, host))
+        if not section:
+            continue
+        if len(section) + 1 > room:
+            left_out.append(name)
+        else:
+            parts.append(section)
+            room -= len(section) + 1
+    if left_out:
+        parts.append("*Left out for length: the tables of %s. They are in report.html.*\n" % escape(words.names(left_out)))
+    return "\n".join(parts).encode("utf-8", "replace")
+
+
+def _shortened(parts: list[str]) -> list[str]:
+    """As many whole parts as fit: a cut inside one could open a fence that nothing closes."""
+    kept: list[str] = []
+    room = LIMIT
+    for part in parts:
+        if len(part) > room:
+            return [*kept, "*Left out for length: %s below this. It is in report.html.*\n" % words.count(len(parts) - len(kept), "section")]
+        kept.append(part)
+        room -= len(part)
+    return kept
+
+
+def escape(text: Any) -> str:
+    """`text` in one line, as text and nothing else: no markup, no HTML, no mention, no link to an issue."""
+    flat = " ".join(words.plain(text).split())
+    if len(flat) > _LONGEST:
+        flat = flat[:_LONGEST] + " …"
+    flat = _MARKUP.sub(r"\\\1", flat.replace("&", "&amp;"))
+    flat = re.sub(r"([@#])(?=\w)", r"\1<!-- -->", flat)  # @name and #12 would notify and link
+    flat = re.sub(r"(?i)\b(https?|ftp)://", r"\1:<!-- -->//", flat)
+    return _AT_START.sub(r"\1\\\2", flat) if not re.match(r"\s*\d", flat) else re.sub(r"^(\s*\d+)([.)]\s)", r"\1\\\2", flat)
+
+
+def code(text: Any) -> str:
+    """A code span; in a table too, where GitHub asks for an escaped pipe even inside one."""
+    flat = " ".join(words.plain(text).split()).replace("|", "\\|")
+    ticks = "`" * (_longest_run(flat) + 1)
+    return "%s%s%s" % (ticks, " %s " % flat if flat.startswith("`") or flat.endswith("`") else flat or " ", ticks)
+
+
+def fenced(text: str, language: str = "") -> str:
+    """A fenced block that nothing inside can end."""
+    text = words.plain(text)  # first: what it removes may stand between backticks
+    ticks = "`" * max(3, _longest_run(text) + 1)
+    return "%s%s\n%s\n%s" % (ticks, language, text, ticks)
+
+
+def _longest_run(text: str) -> int:
+    return max((len(run) for run in re.findall("`+", text)), default=0)
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]], numbers: Sequence[int] = ()) -> str:
+    """Cells are Markdown already."""
+    lines = ["| %s |" % " | ".join(head), "|%s|" % "|".join("--:" if number in numbers else "---" for number in range(len(head)))]
+    return "\n".join([*lines, *("| %s |" % " | ".join(row) for row in rows)]) + "\n"
+
+
+def _facts_table(data: Table) -> str:
+    return _table([escape(name) for name in data.head], [[escape(cell) for cell in row] for row in data.rows], data.numbers)
+
+
+def _parts(report: dict[str, Any], found: findings.Findings) -> Iterator[str]:
+    """The report but for the tables of the hosts, in parts that stand alone."""
+    run, totals = report["run"], report["totals"]
+    counts = totals["checks"]
+    said = ["%d %s" % (counts[status], status) for status in ("pass", "fail", "unknown", "error", "waived", "skip") if counts[status]]
+    yield "# GPU host validation: %s\n" % _verdict(totals["hosts"])
+    yield "%s, %s, %s s, ansible-core %s. %s: %s.\n" % (
+        escape(run["playbook"]), escape(run["started_at"]), run["seconds"], escape(run["ansible_core"]),
+        words.count(counts["total"], "check"), ", ".join(said) or "none ran",
+    )  # fmt: skip
+    if len(report["hosts"]) > 1 or any(host["state"] == NOT_VALIDATED for host in report["hosts"].values()):
+        yield _summary(report["hosts"])
+    if found.causes:
+        yield "## What is wrong, and what to do\n"
+    for number, finding in enumerate(found.causes, 1):
+        yield "\n".join(_finding(finding, "### %d. %s on %s" % (number, code(finding.check), escape(words.names(finding.hosts)))))
+    for title, group in (("## Broken checks: a fault of the check, not of the host\n", found.broken), ("## Warnings\n", found.warnings)):
+        if group:
+            yield title
+        for finding in group:
+            yield "\n".join(_finding(finding, "### %s on %s" % (code(finding.check), escape(words.names(finding.hosts)))))
+    if found.unknown:
+        yield "## Unknown: could not be decided, so not taken for good\n"
+        yield "\n".join(_unknown(unknown) for unknown in found.unknown) + "\n"
+    if found.waived:
+        yield "## Waived\n"
+        yield "\n".join(_waived(finding) for finding in found.waived) + "\n"
+
+
+def _verdict(hosts: dict[str, int]) -> str:
+    if not hosts["total"]:
+        return "nothing was validated, no host matched"
+    unready = hosts["total"] - hosts["ready"]
+    if not unready:
+        return "✓ the host is ready" if hosts["total"] == 1 else "✓ all %d hosts are ready" % hosts["total"]
+    return "✗ %d of %s not ready" % (unready, words.count(hosts["total"], "host"))
+
+
+def _summary(hosts: dict[str, dict[str, Any]]) -> str:
+    rows = []
+    for name, host in sorted(hosts.items(), key=lambda item: bool(item[1]["state"] == READY)):
+        count = (host["facts"].get("gpus") or {}).get("count")
+        p2p = tables.p2p(host["facts"]) if host["facts"].get("p2p") else ""
+        result = ("unreachable: " if host["unreachable"] else "") + "; ".join([*host["problems"], host["message"]])
+        rows.append((escape(name), _STATES[host["state"]], "" if count is None else str(count), escape(p2p), escape(result)))
+    return _table(("Host", "State", "GPUs", "P2P", "Result"), rows, (2,))
+
+
+def _finding(finding: Finding, title: str) -> Iterator[str]:
+    yield title + ("" if finding.severity == "error" else " (%s)" % finding.severity) + "\n"
+    several = len(finding.found) > 1
+    for number, (text, hosts) in enumerate(finding.found.items()):
+        if number == _VARIANTS:
+            yield "- and %d more readings, in report.json" % (len(finding.found) - _VARIANTS)
+            break
+        yield "- **Found:** %s%s" % (escape(words.names(hosts, 3)) + ": " if several else "", escape(text))
+    yield "- **Wanted:** %s" % escape(finding.title)
+    if finding.why:
+        yield "- **Why:** %s" % escape(words.first_sentences(finding.why))
+    for cause in finding.caused_by:
+        yield "- **Because of:** %s, which is waived" % code(cause)
+    if finding.waiver and finding.waiver.get("expired"):
+        yield "- **Waiver:** expired on %s (it said: %s)" % (escape(finding.waiver["expires"]), escape(finding.waiver["reason"]))
+    for symptom, seen in finding.explains.items():
+        yield "- **Explains:** %s: %s" % (code(symptom), escape(next(iter(seen))))
+    if finding.status == "fail":
+        yield from _remedy(finding)
+    yield ""
+
+
+def _remedy(finding: Finding) -> Iterator[str]:
+    remedy = finding.remedy
+    if not remedy:
+        yield "- **Do:** no remedy is known for this placement; see %s" % code(finding.docs)
+        return
+    yield "- **Do**, %s: %s" % (escape(words.where(remedy, finding.hosts)), escape(remedy["text"]))
+    if remedy["risk"]:
+        yield "- **Risk:** %s" % escape(remedy["risk"])
+    if remedy["commands"]:
+        yield "\n" + fenced("\n".join(remedy["commands"]), "sh")
+    if remedy["verify"]:
+        yield "\nThen verify:\n\n" + fenced(remedy["verify"], "sh")
+
+
+def _unknown(unknown: Unknown) -> str:
+    reason = "root is needed: run (or capture) again with `--become`" if unknown.needs_root else escape(unknown.reason)
+    named = ", ".join(code(name) for name in unknown.checks[:_NAMES])
+    more = len(unknown.checks) - _NAMES
+    note = " (makes the host not ready)" if unknown.blocking else ""
+    return "- %s%s: %s. %s%s" % (escape(words.names(unknown.hosts, 3)), note, reason, named, " and %d more" % more if more > 0 else "")
+
+
+def _waived(finding: Finding) -> str:
+    waiver = finding.waiver or {}
+    hosts = escape(words.names(finding.hosts, 3))
+    return "- %s on %s, until %s: %s" % (code(finding.check), hosts, escape(waiver.get("expires")), escape(waiver.get("reason")))
+
+
+def _host(name: str, host: dict[str, Any]) -> Iterator[str]:
+    """The tables of one host, folded."""
+    facts = host["facts"]
+    overview, gpus, squares = tables.overview(facts), tables.gpus(facts), matrix.of_host(facts)
+    if not overview and gpus is None and not squares:
+        return
+    # Inside the HTML element only HTML escapes count.
+    yield "<details><summary>%s: GPUs and P2P</summary>\n" % words.plain(name).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    for what, value in overview:
+        yield "- %s: %s" % (what, escape(value))
+    yield ""
+    if gpus:
+        yield _facts_table(gpus)
+    for note in tables.probe_notes(facts):
+        yield "- %s" % escape(note)
+    for reason in tables.faulty_pairs(facts):
+        yield "- **%s**" % escape(reason)
+    for square in squares:
+        yield "\n**%s**%s, rows are sources:\n" % (square.title, " (%s)" % square.unit if square.unit else "")
+        labels = [escape(gpu.label) for gpu in square.gpus]
+        rows = [["**%s**" % label, *(_cell(cell) for cell in row)] for label, row in zip(labels, square.rows)]
+        yield _table(["", *labels], rows, range(1, len(labels) + 1))
+        if square.legend:
+            yield "; ".join("%s %s" % (escape(text), escape(meaning)) for text, meaning in square.legend) + "\n"
+    yield "</details>\n"
+
+
+def _cell(cell: matrix.Cell) -> str:
+    text = escape(cell.text)
+    return "**%s**" % text if cell.level in (matrix.BAD, matrix.DOUBT, matrix.UNKNOWN) else text

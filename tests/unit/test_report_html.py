@@ -1,0 +1,187 @@
+"""The HTML report: one file, nothing from elsewhere, captured text stays text. How a browser shows it: tests/e2e/test_html_in_chromium.py."""
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+from ansible.module_utils.gpu_report import html_report, pcie_tree, tables, writers
+
+from . import hostile_report
+from . import report_samples as samples
+from .test_report_matrix import host, pair, probed
+
+VOID = {"meta", "link", "br"}
+
+
+class Page(HTMLParser):
+    """Reads a page and checks that every element is closed in order."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.count: dict[str, int] = {}
+        self.attributes: list[tuple[str, str, str | None]] = []
+        self.texts: list[str] = []
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.count[tag] = self.count.get(tag, 0) + 1
+        self.attributes += [(tag, name, value) for name, value in attrs]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open and self.open[-1] == tag, "</%s> ends %s" % (tag, self.open[-3:])
+        self.open.pop()
+
+    def handle_data(self, data: str) -> None:
+        if not set(self.open) & {"script", "style"}:
+            self.texts.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.texts).split())
+
+
+def page(report: dict[str, Any]) -> Page:
+    return Page(html_report.render(report).decode())
+
+
+def test_what_is_wrong_comes_first_with_what_to_do() -> None:
+    text = page(samples.report()).text
+    order = ["2 of 3 hosts not ready", "i440FX chipset", "p2p_granted : 56 of 56", "What to do, on the hypervisor", "The guest is stopped.", "qm set 101",
+             "Then verify:", "Connection refused", "Unknown", "Warnings", "persistence mode is off", "Waived", "ticket 4711", "Host by host"]  # fmt: skip
+    places = [text.find(words) for words in order]
+    assert -1 not in places, order[places.index(-1)]
+    assert places == sorted(places), list(zip(order, places))
+    assert "--become" in text
+
+
+def test_a_good_run_says_so() -> None:
+    report = samples.report()
+    report["hosts"] = {"gpu2": report["hosts"]["gpu2"]}
+    report.update(ready=True, totals={**report["totals"], "hosts": {"total": 1, "ready": 1, "not_ready": 0, "not_validated": 0}})
+    shown = page(report)
+    assert "✓ The host is ready." in shown.text
+    assert "What is wrong" not in shown.text
+    report["hosts"], report["totals"]["hosts"]["total"] = {}, 0
+    assert "Nothing was validated" in page({**report, "ready": False}).text
+
+
+def test_nothing_is_loaded_from_elsewhere() -> None:
+    text = html_report.render(hostile_report.report()).decode()
+    shown = Page(text)
+    assert [value for _tag, name, value in shown.attributes if name in ("src", "srcset", "action", "background", "poster")] == []
+    targets = {value for _tag, name, value in shown.attributes if name == "href"}
+    assert all(value == "data:," or (value or "").startswith("#") for value in targets), targets
+    assert "url(" not in text[: text.index("</style>")]
+    assert not [name for _tag, name, _value in shown.attributes if name.startswith("on") or name == "style"]
+
+
+def test_only_our_own_script_and_style_may_run() -> None:
+    text = html_report.render(hostile_report.report()).decode()
+    policy = re.search(r'Content-Security-Policy" content="([^"]*)"', text)
+    assert policy
+    allowed = policy[1].replace("&#39;", "'")
+    assert allowed.startswith("default-src 'none';")
+    assert "unsafe" not in allowed
+    for tag, directive in (("style", "style-src"), ("script", "script-src")):
+        blocks = re.findall("<%s>(.*?)</%s>" % (tag, tag), text, re.DOTALL)
+        assert len(blocks) == 1
+        digest = base64.b64encode(hashlib.sha256(blocks[0].encode()).digest()).decode()
+        assert "%s 'sha256-%s'" % (directive, digest) in allowed
+
+
+def test_captured_text_is_text() -> None:
+    shown = page(hostile_report.report())
+    assert shown.count.get("img", 0) == shown.count.get("i", 0) == 0
+    assert shown.count["script"] == 1
+    assert " ".join(hostile_report.SCRIPT.split()) in shown.text
+    assert "{{ 7 * 191 }}" in shown.text and "1337" not in shown.text
+    assert "\x1b" not in shown.text and "\u202e" not in shown.text
+    assert hostile_report.LONG in shown.text
+
+
+def test_every_table_has_headers() -> None:
+    shown = page(hostile_report.report())
+    scopes = [value for tag, name, value in shown.attributes if (tag, name) == ("th", "scope")]
+    assert len(scopes) == shown.count["th"]
+    assert shown.count["table"] >= 5
+    assert shown.count["h1"] == 1
+    identifiers = [value for _tag, name, value in shown.attributes if name == "id"]
+    assert len(identifiers) == len(set(identifiers))
+    assert {(value or "")[1:] for tag, name, value in shown.attributes if (tag, name) == ("a", "href")} <= set(identifiers)
+
+
+def test_size() -> None:
+    report = samples.report()
+    record = {**report["hosts"]["gpu10"], "facts": probed(host(16), p0_1=pair(30.0, 13.7, "staged", reason="30 GB/s"))}
+    record["results"] = record["results"] * 20
+    report["hosts"] = {"gpu%d" % number: record for number in range(200)}
+    assert len(html_report.render(report)) < 200 * 100_000
+
+
+@pytest.mark.parametrize("facts", [{}, {"gpus": None, "p2p": None, "pci": None, "topology": None, "probe": {}}, {"pci": {"gpus": {"0000:01:00.0": {}}}}])
+def test_hosts_of_which_little_is_known(facts: dict[str, Any]) -> None:
+    report = samples.report()
+    report["hosts"]["gpu10"]["facts"] = facts
+    assert "gpu10" in page(report).text
+
+
+def test_unknown_is_called_unknown() -> None:
+    table = tables.gpus({"gpus": {"devices": {"0000:01:00.0": {"index": 0, "link_width": 8, "link_width_max": 16, "bar1_mib": "n/a"}}}})
+    assert table
+    row = dict(zip(table.head, table.rows[0]))
+    assert row["Memory used"] == row["ECC"] == row["Power"] == row["NUMA node"] == "unknown"
+    assert (row["PCIe link"], row["BAR1"]) == ("gen unknown, x8 of 16", "n/a")
+
+
+def test_gpus_that_only_the_bus_shows_and_lost_ones() -> None:
+    facts = {
+        "gpus": {"devices": {"0000:01:00.0": {"index": 0, "lost": True, "name": "NVIDIA H200"}}},
+        "pci": {"gpus": {"0000:01:00.0": {}, "0000:02:00.0": {"name": "H200 SXM 141GB", "driver": "", "link": {"speed_gt_s": 16.0, "max_speed_gt_s": 32.0}}}},
+    }
+    table = tables.gpus(facts)
+    assert table
+    assert table.rows[0][-1] == "LOST: NVIDIA H200"
+    assert table.rows[1][1:3] == ("0000:02:00.0", "16 of 32 GT/s, unknown")
+    assert table.rows[1][-1] == "H200 SXM 141GB (not shown by nvidia-smi; driver: none)"
+    assert {len(row) for row in table.rows} == {len(table.head)}
+
+
+def test_the_pcie_tree() -> None:
+    bridges = {
+        "0000:00:01.0": {"kind": "root_port", "acs": {"present": False}},
+        "0000:01:00.0": {"kind": "upstream", "acs": {"present": None, "redirects": None}},
+        "0000:02:00.0": {"kind": "downstream", "acs": {"present": True, "redirects": True, "control_raw": "001d"}},
+    }
+    path = list(bridges)
+    narrow = {"speed_gt_s": 32.0, "max_speed_gt_s": 32.0, "width": 8, "max_width": 16}
+    gpus = {
+        "0000:03:00.0": {"root_complex": "pci0000:00", "path": path, "link": narrow, "numa_node": 0},
+        "0000:04:00.0": {"root_complex": "pci0000:00", "path": path[:2], "bound": False},
+        "0000:05:00.0": {"root_complex": None, "path": None},
+    }
+    pci = {"gpus": gpus, "bridges": bridges, "width_reduced": [{"address": "0000:03:00.0"}], "redirecting_switch_ports": [{"address": "0000:02:00.0"}]}
+    first, second = pcie_tree.of_host({"pci": pci, "gpus": {"devices": {"0000:03:00.0": {"index": 0}}}})
+    switch = first.children[0].children[0]
+    assert (first.name, first.children[0].marks, switch.marks) == ("root complex pci0000:00", [("no ACS", False)], [("ACS unknown", False)])
+    assert switch.children[0].marks == [("ACS redirects P2P (ACSCtl 0x001d)", True)]
+    assert switch.children[0].children[0].marks == [("32 GT/s, x8 of x16", True), ("NUMA node 0", False)]
+    assert ("no driver bound", True) in switch.children[1].marks
+    assert second.children[0].name == "path unknown"
+    assert pcie_tree.of_host({"pci": None}) == []
+
+
+def test_a_report_that_cannot_be_made_is_told(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "report.html").mkdir()  # a rename cannot replace a directory
+    written, problems = writers.write_all(samples.report(), str(tmp_path))
+    assert [problem.split(" ")[0] for problem in problems] == [str(tmp_path / "report.html")]
+    assert {path.rpartition("/")[2] for path in written} == {"report.json", "junit.xml", "report.md"}
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["junit.xml", "report.html", "report.json", "report.md"]
