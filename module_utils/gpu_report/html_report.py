@@ -6,12 +6,14 @@ sheet of this page by their hash and nothing else.
 from __future__ import annotations
 
 import base64
+import functools
 import hashlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import jinja2
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from . import findings, matrix, pcie_tree, tables, words
 from .collector import NOT_READY, NOT_VALIDATED, READY
@@ -19,6 +21,7 @@ from .collector import NOT_READY, NOT_VALIDATED, READY
 _TEMPLATES = Path(__file__).parent / "templates"
 _OPEN_WHEN_AT_MOST = 3  # hosts; with more, those with findings, if they are few too
 _OPEN_BAD_AT_MOST = 5
+_SHORT = 64  # characters
 STATUSES = ("fail", "error", "unknown", "waived", "pass", "skip")
 
 
@@ -48,10 +51,27 @@ def _environment() -> jinja2.Environment:
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        finalize=lambda value: words.plain(value) if isinstance(value, str) and not isinstance(value, Markup) else value,
+        finalize=_safe,
     )
-    environment.globals.update(words=words, heat=matrix.HEAT)
+    environment.globals.update(words=words, heat=matrix.HEAT, cells=_cells)
     return environment
+
+
+def _safe(value: Any) -> Any:
+    """Every value on its way into the page: text without control characters, escaped."""
+    if not isinstance(value, str) or isinstance(value, Markup):
+        return value
+    return _safe_short(str(value)) if len(value) < _SHORT else escape(words.plain(value))
+
+
+@functools.lru_cache(maxsize=4096)  # cells and statuses: the same few texts, hundreds of times a host
+def _safe_short(text: str) -> Markup:
+    return escape(words.plain(text))
+
+
+def _cells(row: Sequence[matrix.Cell]) -> Markup:
+    """One row of a P2P table. Here rather than in the template: there are thousands of them in the report of a fleet."""
+    return Markup("".join('<td class="%s">%s</td>' % (cell.level, _safe(cell.text)) for cell in row))  # noqa: S704  both are safe
 
 
 def _text(name: str) -> str:
