@@ -15,6 +15,8 @@ _MAC = re.compile(r"\b(?:%s{2}:){5}%s{2}\b" % (_HEX, _HEX))
 # Four numbers that are no address occur too (a version such as 10.2.2.1); losing one of those costs nothing.
 _IPV4 = re.compile(r"(?<![\d.\w-])(?:\d{1,3}\.){3}\d{1,3}(?![\d.\w-])")
 _SERIAL = re.compile(r"(?P<keep><(?:\w+_)?serial(?:_number)?>|Serial(?: Number)?\s*: )(?P<value>[A-Za-z0-9-]{4,})")
+# A host called `gpu`, `host` or `nvidia` gives nothing away, and to replace that word would destroy the evidence.
+_TELLING_NAME = re.compile(r"\w[\d.-]|[\d.-]\w")
 _HARMLESS_ADDRESS = re.compile(r"^(?:127\.|0\.0\.0\.0$|255\.)")
 
 
@@ -29,7 +31,7 @@ def anonymise(text: str, host: str = "host") -> str:
     text = _IPV4.sub(replace.by(lambda number: "192.0.2.%d" % (number % 256), _HARMLESS_ADDRESS), text)
     text = _SERIAL.sub(lambda match: match["keep"] + replace.value(match["value"], "%013d".__mod__), text)
     name = str(manifest.get("host") or "")
-    if len(name) > 2:
+    if _TELLING_NAME.search(name):
         text = re.sub(r"(?<![\w-])%s(?![\w-])" % re.escape(name), host, text)
     lines = text.split("\n")
     manifest = {**json.loads(lines[0]), "host": host, "anonymous": True}

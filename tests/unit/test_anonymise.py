@@ -45,3 +45,9 @@ def test_the_manifest_says_so() -> None:
 def test_no_manifest_is_refused() -> None:
     with pytest.raises(ValueError):
         anonymise("[]\n")
+
+
+@pytest.mark.parametrize("name", ["host", "nvidia", "vm"])
+def test_a_name_that_is_a_word_of_the_evidence_stays(name: str) -> None:
+    text = bundle.dump({"host": name, "captured_at": 1.0}, [{"read": "/f0", "status": "ok", "text": "PCI host bridge, nvidia, vm"}])
+    assert read(anonymise(text, "h"), "/f0") == "PCI host bridge, nvidia, vm"
