@@ -94,6 +94,14 @@ FACTS = [
     ("joined", "gpu_host/joined.py", "join"),
     ("probe (`p2p_facts`)", "gpu_host/probe.py", "facts"),
     ("probe.collective", "gpu_host/probe_collective.py", "facts"),
+    ("proxmox (`proxmox_facts`)", "gpu_host/proxmox.py", "gather"),
+    ("proxmox.boot", "gpu_host/pve_boot.py", "gather"),
+    ("proxmox.driver", "gpu_host/pve_host.py", "driver"),
+    ("proxmox.at_boot", "gpu_host/pve_host.py", "at_boot"),
+    ("proxmox.gpus", "gpu_host/pve_claims.py", "gpus"),
+    ("proxmox.vms", "gpu_host/pve_guests.py", "vms"),
+    ("proxmox.containers", "gpu_host/pve_guests.py", "containers"),
+    ("hypervisor", "gpu_host/proxmox.py", "for_guest"),
 ]  # fmt: skip
 # Parts that the docstrings above point to.
 MODULES_SHOWN = ("gpu_host/smi_fields.py", "gpu_host/gpu_findings.py")

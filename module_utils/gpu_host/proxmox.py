@@ -28,7 +28,17 @@ _WEAKENS_ISOLATION = re.compile(r"pcie_acs_override=|pci=.*(disable_acs_redir|co
 
 
 def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
-    """Every key of KEYS and COMPUTED, None for unknown; on a host that is no Proxmox VE `is_proxmox` is False and the rest None."""
+    """Facts of a Proxmox VE host; every key is there always, None for unknown. On another host `is_proxmox` is False and the rest None.
+
+    `node`, `version`, `kernel`; `boot`, `driver`, `at_boot`, `gpus`, `vms`, `containers`: see below. `iommu_on`;
+    `vfio_ids`: "vendor:device" -> the file that gives it to vfio-pci at boot. Lists of offenders, as sentences: `claimed_twice`,
+    `driver_conflicts`, `shared_groups`, `vms_not_ready_for_p2p`, `faults` (of guests' configurations, with file and line),
+    `isolation_weakened` (kernel parameters). `needs_nodes_at_boot`: a container with GPUs starts at boot; `needs_iommu`: a VM has
+    GPUs. `errors` as everywhere.
+
+    The guests are read from their files, not through `qm config` and `pct config`: those show pending values as if they were in
+    force unless asked otherwise, need a second for each guest, and read the same files.
+    """
     facts: dict[str, Any] = dict.fromkeys((*KEYS, *COMPUTED))
     cluster = evidence.list("/etc/pve")
     facts["is_proxmox"] = True if cluster.ok else (False if cluster.status == ABSENT else None)

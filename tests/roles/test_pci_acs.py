@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 RECORDED = ROOT / "tests" / "fixtures" / "hosts"
 SSH_OPTIONS = ["-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null", "-o", "LogLevel=ERROR"]
 PORTS = ["0000:%02x:01.1" % (bus - 1) for bus in (0x01, 0x11, 0x61, 0x71, 0x81, 0x91, 0xE1, 0xF1)]
-pytestmark = pytest.mark.hosts
+pytestmark = [pytest.mark.hosts, pytest.mark.xdist_group("px-acs")]
 
 
 @pytest.fixture(scope="module")

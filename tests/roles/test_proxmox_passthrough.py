@@ -21,7 +21,7 @@ CONTAINER = (
     "lxc.mount.entry: /dev/nvidia0 dev/nvidia0 none bind,optional,create=file\nlxc.apparmor.profile: unconfined\n"
 )
 SSH_OPTIONS = ["-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null", "-o", "LogLevel=ERROR"]
-pytestmark = pytest.mark.hosts
+pytestmark = [pytest.mark.hosts, pytest.mark.xdist_group("px-pve")]
 
 
 class Proxmox:

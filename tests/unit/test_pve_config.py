@@ -94,12 +94,12 @@ def test_lines_are_left_out_and_nothing_else_is_touched() -> None:
 
 
 KEYS = st.from_regex(r"[a-z][a-z_\-]{0,8}[0-9]{0,3}", fullmatch=True)
-VALUES = st.text(st.characters(blacklist_characters="\n\r", blacklist_categories=("Cs",)), min_size=1).map(str.strip).filter(bool)
+VALUES = st.text(st.characters(exclude_characters="\n\r", exclude_categories=("Cs",)), min_size=1).map(str.strip).filter(bool)
 LINES = st.one_of(
     st.tuples(KEYS, VALUES).map(lambda pair: "%s: %s" % pair),
-    st.text(st.characters(blacklist_characters="\n", blacklist_categories=("Cs",))).map(lambda text: "#" + text),
+    st.text(st.characters(exclude_characters="\n", exclude_categories=("Cs",))).map(lambda text: "#" + text),
     st.sampled_from(["", "[PENDING]", "[snap]", "[special:x]", "[:3]", "[", "]", "[open", "junk", "lxc.a.b: c", "lxc.a.b = c", "\r", "\t"]),
-    st.text(st.characters(blacklist_characters="\n", blacklist_categories=("Cs",))),
+    st.text(st.characters(exclude_characters="\n", exclude_categories=("Cs",))),
 )
 
 
