@@ -192,6 +192,9 @@ def _link(evidence: Evidence, base: str, config: dict[str, Any] | None, errors: 
         reading = evidence.read("%s/%s" % (base, source))
         errors.unanswered(reading, absent_is_fine=True)
         link[name] = _speed(reading.text) if "speed" in name else _width(reading.text)
+        if name == "max_width":
+            # A port whose capability names no width, as the downstream ports of QEMU's switch; a current width of 0 is a link that is down.
+            link[name] = link[name] or None
         if link[name] is None and express:
             link[name] = express[name]
     if link["express"] is None and link["max_width"] is not None:

@@ -78,7 +78,7 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
         "chipset_reason": reason,
         "host_bridge": bridge,
         "cpu": cpu,
-        "hypervisor_hidden": _hidden(vm, _looks_like_qemu(dmi, bridge), cpu, hypervisor, signature),
+        "hypervisor_hidden": _hidden(vm, _looks_like_qemu(dmi, bridge), cpu, hypervisor, _signature_of_qemu(hypervisor, dmi) or signature),
         "hypervisor_is_proxmox": _is_proxmox(evidence, container, errors),
         "pve_kernel": pve_kernel,
     }
@@ -246,6 +246,11 @@ def _looks_like_qemu(dmi: dict[str, str | None], bridge: str | None) -> bool:
     return "QEMU" in maker or "Standard PC" in maker or bridge in pci_names.HOST_BRIDGE_CHIPSETS
 
 
+def _signature_of_qemu(hypervisor: str | None, dmi: dict[str, str | None]) -> str:
+    """QEMU without KVM has a CPUID signature that lscpu does not know. systemd-detect-virt says "qemu" for it, and for DMI's words."""
+    return "qemu" if hypervisor == "qemu" and dmi["sys_vendor"] and not any("QEMU" in (text or "") for text in dmi.values()) else ""
+
+
 def _hidden(vm: bool | None, qemu: bool, cpu: dict[str, Any], hypervisor: str | None, signature: str | None) -> bool | None:
     """Whether QEMU hides from the guest that it is one: the driver then takes the guest for a real machine."""
     if vm is False or signature:
@@ -254,7 +259,7 @@ def _hidden(vm: bool | None, qemu: bool, cpu: dict[str, Any], hypervisor: str | 
         return None
     if cpu["hypervisor_flag"] is False:
         return True
-    # QEMU without KVM has no signature that these tools know.
+    # Under DMI words of QEMU's, QEMU without KVM looks like KVM that hides.
     if "TCG" in (cpu["model_name"] or "") or hypervisor == "kvm":
         return False
     return True if signature == "" else None

@@ -144,6 +144,16 @@ def test_a_conventional_device_has_no_link() -> None:
     assert (facts["gpus"][A]["express"], facts["width_reduced"]) == (False, [])
 
 
+def test_a_port_that_names_no_width() -> None:
+    """The downstream ports of QEMU's switch: the kernel shows a maximum of 0, which is no width."""
+    space = pci_tree.config(DOWNSTREAM, max_width=0)
+    tree = Tree().bridge("0000:00:01.1").device(A, ("0000:00:01.1",), width="8")
+    tree.bridge("0000:00:01.1", kind=DOWNSTREAM, space=space, max_width="0", width="8")
+    facts, _ = gathered(tree)
+    assert facts["bridges"]["0000:00:01.1"]["link"]["max_width"] is None
+    assert [(link["address"], link["port_max_width"]) for link in facts["width_reduced"]] == [(A, None)]
+
+
 def test_the_width_comes_from_the_registers_where_sysfs_lacks_it() -> None:
     facts, _ = gathered(Tree().device(A, space=pci_tree.config(width=4), width=None))
     assert [link["width"] for link in facts["width_reduced"]] == [4]

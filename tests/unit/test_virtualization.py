@@ -194,6 +194,10 @@ def test_a_recorded_cpu() -> None:
     ([said("vm", "qemu")], None),  # neither lscpu nor the clocks were captured
     ([said("vm", "kvm"), *no_signature()], False),
     ([said("vm", "qemu"), read(virtualization.CLOCKSOURCES, "kvm-clock tsc\n")], False),
+    # The word comes from DMI or from the signature of QEMU without KVM; another maker's DMI leaves the signature.
+    ([said("vm", "qemu"), *no_signature(), *dmi(sys_vendor="QEMU", product_name="Standard PC (Q35 + ICH9, 2009)")], True),
+    ([said("vm", "qemu"), *no_signature(), *dmi(sys_vendor="Supermicro", product_name="AS-4124GS-TNR", bios_vendor="SeaBIOS")], False),
+    ([said("vm", "vm-other"), *no_signature(), *dmi(sys_vendor="Supermicro", product_name="AS-4124GS-TNR", bios_vendor="SeaBIOS")], True),
 ])
 def test_a_hidden_hypervisor(records: list[dict[str, Any]], hidden: bool | None) -> None:
     facts = gathered(*records, bridge("8086:29c0"), read("/proc/cpuinfo", GUEST_CPU))
