@@ -51,7 +51,8 @@ def test_grub_with_a_drop_in() -> None:
 
 
 def test_grub_on_esps_that_proxmox_boot_tool_keeps() -> None:
-    files: dict[str, str | None] = {"/proc/cmdline": "BOOT_IMAGE=/vmlinuz root=x ro", "/etc/kernel/proxmox-boot-uuids": "A\n", "/etc/default/grub": ""}
+    files: dict[str, str | None] = {"/proc/cmdline": "BOOT_IMAGE=/vmlinuz root=x ro", "/etc/default/grub": ""}
+    files["/etc/kernel/proxmox-boot-uuids"] = "A\n"
     facts, _errors = boot(files, {"/etc/default/grub.d": []})
     assert facts["loader"] == "grub" and facts["refresh"] == "proxmox-boot-tool refresh"
 
