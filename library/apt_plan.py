@@ -127,6 +127,10 @@ summary:
   description: The plan in one line.
   returned: success
   type: str
+headline:
+  description: What happens to the packages, shorter.
+  returned: success
+  type: str
 notes:
   description: What is worth knowing about the toolkits and the driver.
   returned: success
@@ -163,12 +167,16 @@ def fetch(url: str) -> bytes:
         raise OSError("TLS: %s" % error) from error
 
 
+def headline(plan: dict) -> str:
+    """What happens to the packages."""
+    before, after = plan.get("installed_version"), plan.get("planned_version")
+    version = "" if not after else "driver %s" % after if before == after else "driver %s -> %s" % (before or "none", after)
+    return ", ".join(part for part in (version, apt_planning.summary(plan.get("steps", []))) if part)
+
+
 def one_line(plan: dict) -> str:
     """The plan for a person."""
-    parts = [apt_planning.summary(plan.get("steps", []))]
-    if plan.get("planned_version"):
-        before, after = plan["installed_version"], plan["planned_version"]
-        parts.append("driver %s" % after if before == after else "driver %s -> %s" % (before or "none", after))
+    parts = [headline(plan)]
     if plan.get("download_bytes"):
         parts.append("%.1f MB to download" % (plan["download_bytes"] / 1e6))
     parts += ["write %s" % ", ".join(row["path"] for row in plan["files"])] if plan.get("files") else []
@@ -211,8 +219,9 @@ def main() -> None:
         plan = planner.plan()
     except PlanError as error:
         message = str(error)
-        module.fail_json(msg=message[0].upper() + message[1:], system=planner.system)
-    module.exit_json(changed=False, plan=plan, notes=notes, summary=one_line(plan), system=planner.system, in_use=gpu_users.look(LiveEvidence(), module.params["server_units"]))
+        named = message.startswith(("apt ", "dpkg "))  # programs keep their own spelling
+        module.fail_json(msg=message if named else message[0].upper() + message[1:], system=planner.system)
+    module.exit_json(changed=False, plan=plan, notes=notes, summary=one_line(plan), headline=headline(plan), system=planner.system, in_use=gpu_users.look(LiveEvidence(), module.params["server_units"]))
 
 
 if __name__ == "__main__":

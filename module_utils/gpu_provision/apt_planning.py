@@ -176,6 +176,9 @@ class Planner:
         removed = [step["package"] for step in steps if step["action"] == "remove" and not self._managed(step["package"])]
         if removed:
             raise PlanError("this would remove %s, which does not belong to the driver. Remove it by hand if that is right." % ", ".join(removed[:8]))
+        held = [step["package"] for step in steps if self.installed.get(step["package"], {}).get("held") and not self._managed(step["package"])]
+        if held:
+            raise PlanError("this would change %s, which is held on this host for another reason. Release it first (apt-mark unhold) if that is right." % ", ".join(held[:8]))
         back = [step for step in steps if step["action"] == "downgrade" and self._managed(step["package"])]
         if back and not self._options["allow_downgrade"]:
             text = "this would go back from %s to %s (%d packages). Set nvidia_driver_allow_downgrade: true if that is right."
@@ -219,7 +222,8 @@ class Planner:
         gone = {step["package"] for step in plan["steps"] if step["action"] == "remove"}
         names = {name for name in self.installed if self._managed(name)} - gone
         names |= {step["package"] for step in plan["steps"] if step["to"] and self._managed(step["package"])}
-        held = {name for name, value in self.installed.items() if value["held"]}
+        # apt takes the hold off what it changes.
+        held = {name for name, value in self.installed.items() if value["held"]} - {step["package"] for step in plan["steps"]}
         wanted = self._options["hold"]
         plan["hold"] = sorted(names - held) if wanted else []
         plan["unhold"] = sorted(names & held) if wanted is False else []

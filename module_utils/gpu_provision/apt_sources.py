@@ -12,7 +12,8 @@ from .systems import PlanError
 
 def fetch_key(url: str, wanted: list[str], opener: Callable[[str], bytes]) -> bytes:
     """The key file at `url` after its fingerprints were compared with those wanted. PlanError otherwise."""
-    if not wanted:
+    normal = {"".join(fingerprint.split()).upper() for fingerprint in wanted} - {""}
+    if not normal:
         raise PlanError("no fingerprint is given for the key %s, and a key is not trusted because it was downloaded. Set the fingerprints." % url)
     try:
         data = opener(url)
@@ -22,7 +23,6 @@ def fetch_key(url: str, wanted: list[str], opener: Callable[[str], bytes]) -> by
         found = openpgp.fingerprints(data)
     except openpgp.KeyFileError as error:
         raise PlanError("the key file %s %s." % (url, error)) from error
-    normal = {"".join(fingerprint.split()).upper() for fingerprint in wanted}
     strangers = [fingerprint for fingerprint in found if fingerprint not in normal]
     if strangers:
         text = "the key file %s holds the key %s, but %s is expected. Nothing was changed. If NVIDIA published a new key, compare its fingerprint on a second way and set it."

@@ -141,7 +141,8 @@ class Trial:
 def install_options(recommends: bool) -> list[str]:
     """The options of the real installation, so that the trial answers for it."""
     choice = "--install-recommends" if recommends else "--no-install-recommends"
-    return [choice, "--allow-downgrades", "--allow-change-held-packages"]
+    # Without --ignore-hold the held libraries of a driver would keep its other packages from changing with them.
+    return [choice, "--allow-downgrades", "--allow-change-held-packages", "--ignore-hold"]
 
 
 def run_apt(argv: list[str]) -> tuple[int, str]:

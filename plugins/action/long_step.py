@@ -67,8 +67,9 @@ class ActionModule(ActionBase):
         return directory[0]
 
     def _follow(self, directory: str, args: dict[str, Any], began: float) -> tuple[int | None, str]:
-        wait, shown, broken = FIRST_POLL_SECONDS, began, 0
-        ask = "cd %s && tail -c %d log 2>/dev/null; echo; [ -e code ] || kill -0 $(cat pid) 2>/dev/null || sleep 1; echo code:$(cat code 2>/dev/null || kill -0 $(cat pid) 2>/dev/null || echo gone)" % (shlex.quote(directory), TAIL_BYTES)
+        wait, shown, broken, gone = FIRST_POLL_SECONDS, began, 0, 0
+        state = "cat code 2>/dev/null || { kill -0 $(cat pid) 2>/dev/null || echo gone; }"
+        ask = "cd %s && tail -c %d log 2>/dev/null; echo; echo code:$(%s)" % (shlex.quote(directory), TAIL_BYTES, state)
         while True:
             time.sleep(wait)
             wait = min(wait * 1.5, LAST_POLL_SECONDS)
@@ -80,7 +81,9 @@ class ActionModule(ActionBase):
                 if broken > BROKEN_POLLS:
                     raise
                 continue
-            if code.strip() == "gone":
+            # Twice: the step may have ended between the look for its exit code and the look for its process.
+            gone = gone + 1 if code.strip() == "gone" else 0
+            if gone > 1:
                 raise AnsibleActionFail("%s was ended from outside (a kill, or the memory ran out): %s" % (args["label"], _reason(text)))
             if code.strip().isdigit():
                 return int(code), text.replace("\r\n", "\n").strip()
