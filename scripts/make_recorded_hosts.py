@@ -26,8 +26,8 @@ if str(ROOT / "module_utils") not in ansible.module_utils.__path__:
 from ansible.module_utils.gpu_host import bundle
 from ansible.module_utils.gpu_host.gather import gather
 from ansible.module_utils.gpu_host.proxmox import gather_host
-from recorded_hosts.hosts import all_hosts
-from recorded_hosts.tree import TAKEN_AT, HostModel
+from recorded_hosts.hosts import all_hosts  # type: ignore[import-not-found]
+from recorded_hosts.tree import TAKEN_AT, HostModel  # type: ignore[import-not-found]
 
 
 def record(model: HostModel) -> str:

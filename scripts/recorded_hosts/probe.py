@@ -52,7 +52,7 @@ def measured(addresses: Sequence[str], nodes: Sequence[int]) -> dict[str, Any]:
 
 
 def _pair(rate: float, latency: float) -> dict[str, Any]:
-    delivered = {"status": "ok", "sizes": [12288, 65537, 1048592, 67108864]}
+    delivered: dict[str, Any] = {"status": "ok", "sizes": [12288, 65537, 1048592, 67108864]}
     delivered.update(dict.fromkeys(("first_bad_offset", "bad_size", "bad_blocks_4k", "found", "writer_sees_it", "error")))
     small = {"size_bytes": 12288, "transfers": 64, "method": "copy_engine, events"}
     waited = {"size_bytes": 12288, "transfers": 1, "method": "copy_engine, host clock", "iterations": 40}

@@ -133,11 +133,11 @@ class HostModel(Evidence):
 
     # -- for the recorder -------------------------------------------------------------------------------------------
 
-    def all_paths(self) -> list[str]:
+    def all_paths(self) -> Sequence[str]:
         """Every file outside /sys/devices (whose files are reached, and recorded, through links)."""
         return [path for path, node in sorted(self._nodes.items()) if node.entry.kind == "file" and not path.startswith("/sys/devices/")]
 
-    def all_commands(self) -> list[tuple[str, ...]]:
+    def all_commands(self) -> Sequence[tuple[str, ...]]:
         return sorted(self._commands)
 
     def _missing(self, path: str) -> str:
