@@ -23,7 +23,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from . import secrets
+from . import fetching, secrets
 from .evidence import NOT_CAPTURED, OK, READ_LIMIT_BYTES, Entry, Evidence, Fetched, Listing, Outcome, Reading
 
 FORMAT = 1
@@ -296,12 +296,13 @@ def encode_fetched(fetched: Fetched) -> dict[str, Any]:
 
 
 def _decode_fetched(record: dict[str, Any]) -> Fetched:
+    method, data = str(record.get("method", "GET")), _decode_bytes(record, "text") or b""
     return Fetched(
-        str(record.get("method", "GET")),
+        method,
         str(record["fetch"]),
         str(record["status"]),
         record.get("code"),
-        secrets.redact_text(_decode_bytes(record, "text") or b""),
+        fetching.redact(method, data),
         str(record.get("content_type", "")),
         float(record.get("seconds") or 0.0),
         record.get("first_byte_s"),

@@ -40,7 +40,7 @@ class Engine:
 
 SGLANG = Engine(
     name="sglang",
-    command=re.compile(r"(?:^|[/ ])sglang(?:\.launch_server\b| serve\b)|/sglang/launch_server\.py\b"),
+    command=re.compile(r"(?:^|[/ ])sglang(?:\.launch_server(?= |$)| serve\b)|/sglang/launch_server\.py\b"),
     module=("-m", "sglang.launch_server"),
     distribution="sglang",
     starts=re.compile(r"server_args=ServerArgs\("),
@@ -158,7 +158,7 @@ _SIGNS = (
     (
         "sglang",
         re.compile(
-            r"ServerArgs\(|sglang is using|--mem-fraction-static|Scheduler watchdog timeout|ready to roll|Decode batch.*#running-req|Prefill batch.*#new"
+            r"ServerArgs\(|sglang is using|--mem-fraction-static|Scheduler watchdog timeout|ready to roll|Decode batch.*#running"
         ),
     ),
     ("vllm", re.compile(r"\(APIServer pid=|\(EngineCore|vLLM|vllm\b")),

@@ -46,6 +46,10 @@ def gather(evidence: Evidence, params: dict[str, Any], errors: Errors) -> dict[s
     _state(facts, float(params.get("patience_scale") or 1.0))
     facts["moving"] = stall.moving(facts)
     _generate(evidence, params, facts, errors)
+    asked = facts["generation"]
+    if asked["ran"] and not (asked["answered"] and asked["sane"] and asked["finite"] is not False):
+        _read_log(evidence, params, facts, engine, errors)  # what went wrong just now stands there
+        _state(facts, float(params.get("patience_scale") or 1.0))
     _host_side(evidence, params, facts, errors)
     evidence.abandon()
     return facts

@@ -174,6 +174,9 @@ FAULTS: tuple[Fault, ...] = (
     ),
 )
 
+# These say that something failed, not what: any other fault of the same log is the cause.
+GENERAL = frozenset({"scheduler_exception", "child_failed", "engine_dead", "warmup_failed"})
+
 # Out of memory by phase: the hint of the message itself does not say which way to turn.
 OUT_OF_MEMORY = {
     "weights": (

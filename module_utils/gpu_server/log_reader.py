@@ -16,7 +16,7 @@ EXCERPT = 400  # characters of a line that a report shows
 
 _PROGRESS = re.compile(r"(\d+)/(\d+) \[(\d[\d:]*)<([\d:]+|\?)")
 _ACCESS = re.compile(r'"(GET|POST|HEAD|PUT) (\S+) HTTP/[\d.]+" (\d{3})')
-_ASKED = re.compile(r'"(?:GET|HEAD) \S+ HTTP/[\d.]+" \d{3}')  # somebody looks at the server: no sign of life of its own
+_ASKED = re.compile(r'"(?:GET|HEAD) \S+ HTTP/[\d.]+" \d{3}')  # somebody looks at it: no sign of life
 _CHANNEL = re.compile(r"Channel \d+(?:/\d+)? : (\d+)\[(\w+)\] -> (\d+)\[(\w+)\](?: \[\w+\])? via (\S+)")
 _NCCL_VERSION = re.compile(r"is using nccl==([\d.]+)|NCCL version ([\d.]+)")
 _NCCL_ENVIRONMENT = re.compile(r"NCCL INFO (NCCL_\w+) set by environment to ([^.\s]+)")
@@ -202,7 +202,7 @@ class _State:
 
     def result(self, now: float) -> dict[str, Any]:
         faults = list(self._faults.values())
-        fatal = [fault for fault in faults if fault["fatal"]]
+        fatal = sorted((fault for fault in faults if fault["fatal"]), key=lambda fault: fault["kind"] in log_faults.GENERAL)
         self._nccl["transports"] = {name: sorted(pairs) for name, pairs in sorted(self._channels.items())}
         self._nccl["p2p_used"] = None if not self._channels else not {"SHM", "NET"} & set(self._channels)
         return {

@@ -1,0 +1,151 @@
+"""Logs of servers: the recorded ones, public samples as their notes read them, and hostile text."""
+
+from __future__ import annotations
+
+import gzip
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible.module_utils.gpu_server import engines, log_reader
+from ansible.module_utils.gpu_server.log_lines import lines_of
+
+ROOT = Path(__file__).resolve().parents[2]
+SAMPLES = ROOT.parent / "shared" / "samples" / "server_log"
+RECORDINGS = ROOT / "tests" / "fixtures" / "recordings" / "server_log"
+NOW = 1795970000.0  # 2026-11-29
+needs_samples = pytest.mark.skipif(not SAMPLES.is_dir(), reason="shared/samples/server_log is not beside this checkout")
+
+
+def read(path: Path) -> dict[str, Any]:
+    data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    return log_reader.read(data.decode("utf-8", "replace"), NOW)
+
+
+def test_a_worker_that_dies_of_sigill_at_the_first_request() -> None:
+    log = read(RECORDINGS / "vllm-0.32-cpu-worker-sigill.log.gz")
+    assert log["engine"] == "vllm"
+    assert log["ready"] is True
+    assert (log["fatal"]["kind"], log["fatal"]["phase"]) == ("worker_died", "serving")
+    assert "exit code: -4" in log["fatal"]["line"]
+    assert log["requests"]["failed"] >= 2
+    assert log["requests"]["ok"] == 0
+
+
+def test_an_engine_that_dies_of_an_exception_behind_a_healthy_api() -> None:
+    log = read(RECORDINGS / "vllm-0.32-cpu-engine-dead.log.gz")
+    assert [phase["name"] for phase in log["phases"]] == ["arguments", "engine", "distributed", "weights", "kv_cache", "engine_ready", "listening", "ready"]
+    assert log["fatal"]["kind"] == "scheduler_exception"
+    assert "Error" in log["fatal"]["exception"]
+    assert log["kv_tokens"] == 2097152
+
+
+@needs_samples
+def test_decode_lines_with_ray_prefix_and_several_parallel_groups() -> None:
+    decode = read(SAMPLES / "sglang-decode-ray-prefix-dp-ep.txt")["decode"]
+    assert decode["lines"] == 3
+    assert (decode["running"], decode["queue"], decode["usage"], decode["saturated"]) == (251, 655, 1.0, True)
+
+
+@needs_samples
+def test_lines_after_the_version_of_nccl_are_no_stall_and_no_fault() -> None:
+    log = read(SAMPLES / "sglang-gloo-multinode-custom-ar-disabled.txt")
+    assert (log["nccl"]["version"], log["faults"], log["last_line_at"] - log["started_at"]) == ("2.27.5", [], 2.0)
+
+
+@needs_samples
+def test_503_during_the_warm_up_is_normal() -> None:
+    log = read(SAMPLES / "sglang-healthy-launch-503-before-ready.txt")
+    assert (log["ready"], log["requests"]["health_not_ready"], log["faults"]) == (True, 2, [])
+
+
+@needs_samples
+def test_the_memory_hint_that_means_raise() -> None:
+    fatal = read(SAMPLES / "sglang-oom-not-enough-memory-inverted-hint.txt")["fatal"]
+    assert (fatal["kind"], fatal["direction"]) == ("memory_pool", "increase")
+
+
+@needs_samples
+def test_the_version_of_nccl_as_the_last_line() -> None:
+    log = read(SAMPLES / "sglang-stalled-nccl-conf-spin.txt")
+    assert (log["phase"], log["fatal"], log["last_line"]) == ("distributed", None, "sglang is using nccl==2.30.7")
+
+
+@needs_samples
+def test_a_watchdog_blames_the_configuration() -> None:
+    fatal = read(SAMPLES / "sglang-watchdog-hicache-deadlock.txt")["fatal"]
+    assert (fatal["kind"], fatal["count"]) == ("watchdog", 2)
+    assert "configuration" in fatal["meaning"]
+
+
+@needs_samples
+def test_a_full_start_on_eight_gpus() -> None:
+    log = read(SAMPLES / "vllm-0.20-8gpu-glm51-full-start.txt")
+    assert (log["engine"], log["ready"], log["fatal"], log["nccl"]["version"], log["context_length"]) == ("vllm", True, None, "2.30.3", 202752)
+    assert log["faults"] == []
+
+
+@needs_samples
+def test_transport_of_nccl_is_p2p() -> None:
+    log = read(SAMPLES / "vllm-0.23-2gpu-p2p-cumem-start.txt")
+    assert log["nccl"]["transports"] == {"P2P": ["0->1", "1->0"]}
+    assert (log["nccl"]["p2p_used"], log["ready"], log["kv_tokens"], log["fatal"]) == (True, True, 96447, None)
+
+
+def test_host_memory_as_transport_is_not_p2p() -> None:
+    text = "host:1:1 [0] NCCL INFO Channel 00 : 0[0] -> 1[1] via SHM/direct/direct\nhost:1:1 [0] NCCL INFO Channel 01 : 1[1] -> 2[2] via P2P/IPC\n"
+    assert log_reader.read(text, NOW)["nccl"]["p2p_used"] is False
+
+
+def test_a_year_is_not_taken_from_the_future() -> None:
+    [line] = lines_of("INFO 12-31 23:59:58 [utils.py:1] x", NOW)
+    assert line.at is not None
+    assert line.at < NOW
+
+
+@pytest.mark.parametrize("stamp", ["[2026-02-31 01:25:37]", "[2026-13-01 25:00:00]", "INFO 02-30 99:99:99"])
+def test_impossible_dates_are_no_time(stamp: str) -> None:
+    [line] = lines_of(stamp + " text", NOW)
+    assert line.at is None
+
+
+def test_any_bytes_give_the_same_keys_and_no_exception() -> None:
+    source = gzip.decompress((RECORDINGS / "vllm-0.32-cpu-engine-dead.log.gz").read_bytes())
+    keys = set(log_reader.read("", NOW))
+    generator = random.Random(7)
+    for _round in range(60):
+        data = bytearray(source[: generator.randrange(len(source))])
+        for _change in range(generator.randrange(1, 40)):
+            if data:
+                data[generator.randrange(len(data))] = generator.randrange(256)
+        assert set(log_reader.read(bytes(data).decode("utf-8", "replace"), NOW)) == keys
+
+
+def test_a_line_of_megabytes_costs_little_and_hides_nothing() -> None:
+    text = "server_args=ServerArgs(x)\n" + "Decode batch, #running-req: 1, " + "a, " * 1_000_000 + "\nThe server is fired up and ready to roll!\n"
+    assert log_reader.read(text, NOW)["ready"] is True
+
+
+def test_flags_of_a_command_line() -> None:
+    words = "python3 -m sglang.launch_server --tp 8 --host=0.0.0.0 --trust-remote-code --api-key ******** --disable_radix --lora-paths a b".split()
+    assert engines.flags(words) == {
+        "tp": "8", "host": "0.0.0.0", "trust-remote-code": True, "api-key": "********", "disable-radix": True, "lora-paths": ["a", "b"],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("command", "engine"),
+    [
+        ("python3 -m sglang.launch_server --model x", "sglang"),
+        ("/opt/sglang/bin/python /opt/sglang/bin/sglang serve --model-path x", "sglang"),
+        ("/opt/vllm/bin/python /opt/vllm/bin/vllm serve x", "vllm"),
+        ("python -m vllm.entrypoints.openai.api_server", "vllm"),
+        ("/opt/t/bin/python /opt/t/bin/transformers serve", "transformers"),
+        ("python train.py --model sglang", None),
+        ("vim sglang.launch_server.txt", None),
+    ],
+)
+def test_engines_are_known_by_their_command(command: str, engine: str | None) -> None:
+    found = engines.of_command(command.split())
+    assert (found.name if found else None) == engine
