@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import types
 from typing import Any
 
@@ -26,7 +25,6 @@ def test_choice_of_subjects() -> None:
 @pytest.fixture
 def readers(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Two subjects of our own: one that answers, one that breaks."""
-    package = gather.__package__
 
     def good(evidence: Any, errors: Errors) -> dict[str, Any]:
         errors.unanswered(evidence.read("/nothing"))
@@ -36,12 +34,10 @@ def readers(monkeypatch: pytest.MonkeyPatch) -> Any:
         errors.add("tool", "said something odd")
         raise KeyError("gone")
 
-    for name, function in (("fake_good", good), ("fake_bad", bad)):
-        module = types.ModuleType("%s.%s" % (package, name))
-        module.gather = function  # type: ignore[attr-defined]
-        module.COMMANDS = [(["sleep", "60"], 60.0)]  # type: ignore[attr-defined]
-        monkeypatch.setitem(sys.modules, module.__name__, module)
-    monkeypatch.setattr(gather, "SUBJECTS", {"good": "fake_good", "bad": "fake_bad"})
+    def reader(function: Any) -> Any:
+        return types.SimpleNamespace(gather=function, COMMANDS=[(["sleep", "60"], 60.0)])
+
+    monkeypatch.setattr(gather, "SUBJECTS", {"good": reader(good), "bad": reader(bad)})
 
 
 class Watched(bundle.BundleEvidence):
