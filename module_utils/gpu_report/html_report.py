@@ -21,7 +21,9 @@ from .collector import NOT_READY, NOT_VALIDATED, READY
 _TEMPLATES = Path(__file__).parent / "templates"
 _OPEN_WHEN_AT_MOST = 3  # hosts; with more, those with findings, if they are few too
 _OPEN_BAD_AT_MOST = 5
+_POLICY = "default-src 'none'; style-src %s; script-src %s; img-src data:; base-uri 'none'; form-action 'none'"
 _SHORT = 64  # characters
+_LONGEST = 2_000  # of one captured text: a browser takes seconds for a page of unbroken thousands
 STATUSES = ("fail", "error", "unknown", "waived", "pass", "skip")
 
 
@@ -36,7 +38,7 @@ def render(report: dict[str, Any]) -> bytes:
         "links": {host["name"]: host["id"] for host in hosts},
         "style": Markup(style),  # noqa: S704  ours, not captured
         "script": Markup(script),  # noqa: S704
-        "policy": "default-src 'none'; style-src %s; script-src %s; img-src data:; base-uri 'none'; form-action 'none'" % (_hash(style), _hash(script)),
+        "policy": _POLICY % (_hash(style), _hash(script)),
         "READY": READY,
         "NOT_READY": NOT_READY,
         "NOT_VALIDATED": NOT_VALIDATED,
@@ -53,6 +55,7 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
         finalize=_safe,
     )
+    environment.filters["whole"] = lambda text: escape(words.plain(text))  # commands, which somebody will copy
     environment.globals.update(words=words, heat=matrix.HEAT, cells=_cells)
     return environment
 
@@ -61,7 +64,11 @@ def _safe(value: Any) -> Any:
     """Every value on its way into the page: text without control characters, escaped."""
     if not isinstance(value, str) or isinstance(value, Markup):
         return value
-    return _safe_short(str(value)) if len(value) < _SHORT else escape(words.plain(value))
+    if len(value) < _SHORT:
+        return _safe_short(str(value))
+    if len(value) > _LONGEST:
+        value = value[:_LONGEST] + " … (cut here; whole in report.json)"
+    return escape(words.plain(value))
 
 
 @functools.lru_cache(maxsize=4096)  # cells and statuses: the same few texts, hundreds of times a host

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,7 +34,7 @@ class Table:
     """`numbers`: columns that are set to the right."""
 
     head: tuple[str, ...]
-    rows: list[tuple[str, ...]]
+    rows: Sequence[tuple[str, ...]]
     numbers: tuple[int, ...] = ()
 
 
@@ -81,14 +81,14 @@ def _driver(driver: dict[str, Any], gpus: dict[str, Any]) -> str | None:
 
 
 def p2p(facts: dict[str, Any]) -> str:
-    """One phrase: '56 of 56 pairs proven', '0 of 56 pairs granted (NS)', 'one GPU', 'unknown'."""
+    """One phrase: '56 of 56 pairs proven', '0 of 56 pairs granted (NS)', 'one GPU', 'no nvidia-smi', 'unknown'."""
     state, probe = facts.get("p2p") or {}, facts.get("probe") or {}
     verdicts = probe.get("verdicts") or {}
     if probe.get("ran") and verdicts.get("pairs"):
         return "%d of %s proven" % (verdicts.get("ok", 0), _pairs(verdicts["pairs"]))
     count = state.get("gpu_count")
     if count is None:
-        return UNKNOWN
+        return "no nvidia-smi" if (facts.get("gpus") or {}).get("installed") is False else UNKNOWN
     if count < 2:
         return "no GPU" if count == 0 else "one GPU"
     total = state.get("pair_count")
@@ -178,7 +178,8 @@ def figures(facts: dict[str, Any]) -> Table | None:
     """What the probe measured, over all pairs: lowest, median and highest of the pairs' medians, and how."""
     probe = facts.get("probe") or {}
     measured = [*(probe.get("pairs") or {}).values()] or [*(probe.get("loopback") or {}).values()]
-    rows = [row for group in ("bandwidth_gb_s", "latency_us", "control_latency_us") for row in _figure_rows(measured, group, probe.get("methods") or {})]
+    methods = probe.get("methods") or {}
+    rows = [row for group in ("bandwidth_gb_s", "latency_us", "control_latency_us") for row in _figure_rows(measured, group, methods)]
     return Table(("Figure", "Lowest", "Median", "Highest", "Unit", "Method"), rows, (1, 2, 3)) if rows else None
 
 

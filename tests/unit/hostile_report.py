@@ -7,7 +7,10 @@ from . import report_samples as samples
 from .test_report_matrix import host, pair, probed
 
 SCRIPT = "</script></style></textarea><script>window.attacked = 1</script><img src=x onerror='window.attacked = 2'>\"'>"
-MARKDOWN = "``` \n```\n# heading\n| a | b |\n|---|---|\n[link](javascript:attacked) ![i](http://evil.example/x) <b>bold</b> @everyone #1 **strong** $x$ &lt;"
+MARKDOWN = (
+    "``` \n```\n# heading\n| a | b |\n|---|---|\n[link](javascript:attacked) ![i](http://evil.example/x) "
+    "<b>bold</b> @everyone #1 **strong** $x$ &lt;"
+)
 CONTROLS = "\x1b[31mred\x1b[0m \x00 \u202e ``\x1b[0m`"
 TEMPLATE = "{{ 7 * 191 }} {% raw %}"  # 1337
 LONG = "A" * 10_000
@@ -34,7 +37,7 @@ def report() -> dict[str, Any]:
     for result in results:
         result.update({key: HOSTILE for key in ("found", "reason", "why") if key in result})
         if result.get("remedy"):
-            texts = {key: HOSTILE for key in ("text", "risk", "verify")}
+            texts = dict.fromkeys(("text", "risk", "verify"), HOSTILE)
             result["remedy"] = {**result["remedy"], **texts, "commands": [HOSTILE, LONG]}
         if result.get("waiver"):
             result["waiver"] = {**result["waiver"], "reason": HOSTILE}

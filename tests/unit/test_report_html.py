@@ -55,8 +55,9 @@ def page(report: dict[str, Any]) -> Page:
 
 def test_what_is_wrong_comes_first_with_what_to_do() -> None:
     text = page(samples.report()).text
-    order = ["2 of 3 hosts not ready", "i440FX chipset", "p2p_granted : 56 of 56", "What to do, on the hypervisor", "The guest is stopped.", "qm set 101",
-             "Then verify:", "Connection refused", "Unknown", "Warnings", "persistence mode is off", "Waived", "ticket 4711", "Host by host"]  # fmt: skip
+    order = ["2 of 3 hosts not ready", "i440FX chipset", "p2p_granted : 56 of 56", "What to do, on the hypervisor", "The guest is stopped.",
+             "qm set 101", "Then verify:", "Connection refused", "Unknown", "Warnings",
+             "persistence mode is off", "Waived", "ticket 4711", "Host by host"]  # fmt: skip
     places = [text.find(words) for words in order]
     assert -1 not in places, order[places.index(-1)]
     assert places == sorted(places), list(zip(order, places))
@@ -105,7 +106,8 @@ def test_captured_text_is_text() -> None:
     assert " ".join(hostile_report.SCRIPT.split()) in shown.text
     assert "{{ 7 * 191 }}" in shown.text and "1337" not in shown.text
     assert "\x1b" not in shown.text and "\u202e" not in shown.text
-    assert hostile_report.LONG in shown.text
+    assert shown.text.count(hostile_report.LONG) == 1  # the command, to be copied whole; elsewhere it is cut
+    assert "(cut here; whole in report.json)" in shown.text
 
 
 def test_every_table_has_headers() -> None:
@@ -127,7 +129,9 @@ def test_size() -> None:
     assert len(html_report.render(report)) < 40 * 100_000
 
 
-@pytest.mark.parametrize("facts", [{}, {"gpus": None, "p2p": None, "pci": None, "topology": None, "probe": {}}, {"pci": {"gpus": {"0000:01:00.0": {}}}}])
+@pytest.mark.parametrize(
+    "facts", [{}, {"gpus": None, "p2p": None, "pci": None, "topology": None, "probe": {}}, {"pci": {"gpus": {"0000:01:00.0": {}}}}]
+)
 def test_hosts_of_which_little_is_known(facts: dict[str, Any]) -> None:
     report = samples.report()
     report["hosts"]["gpu10"]["facts"] = facts
@@ -143,9 +147,10 @@ def test_unknown_is_called_unknown() -> None:
 
 
 def test_gpus_that_only_the_bus_shows_and_lost_ones() -> None:
+    slow = {"speed_gt_s": 16.0, "max_speed_gt_s": 32.0}
     facts = {
         "gpus": {"devices": {"0000:01:00.0": {"index": 0, "lost": True, "name": "NVIDIA H200"}}},
-        "pci": {"gpus": {"0000:01:00.0": {}, "0000:02:00.0": {"name": "H200 SXM 141GB", "driver": "", "link": {"speed_gt_s": 16.0, "max_speed_gt_s": 32.0}}}},
+        "pci": {"gpus": {"0000:01:00.0": {}, "0000:02:00.0": {"name": "H200 SXM 141GB", "driver": "", "link": slow}}},
     }
     table = tables.gpus(facts)
     assert table
@@ -156,7 +161,7 @@ def test_gpus_that_only_the_bus_shows_and_lost_ones() -> None:
 
 
 def test_the_pcie_tree() -> None:
-    bridges = {
+    bridges: dict[str, Any] = {
         "0000:00:01.0": {"kind": "root_port", "acs": {"present": False}},
         "0000:01:00.0": {"kind": "upstream", "acs": {"present": None, "redirects": None}},
         "0000:02:00.0": {"kind": "downstream", "acs": {"present": True, "redirects": True, "control_raw": "001d"}},
@@ -168,7 +173,8 @@ def test_the_pcie_tree() -> None:
         "0000:04:00.0": {"root_complex": "pci0000:00", "path": path[:2], "bound": False},
         "0000:05:00.0": {"root_complex": None, "path": None},
     }
-    pci = {"gpus": gpus, "bridges": bridges, "width_reduced": [{"address": "0000:03:00.0"}], "redirecting_switch_ports": [{"address": "0000:02:00.0"}]}
+    pci: dict[str, Any] = {"gpus": gpus, "bridges": bridges, "width_reduced": [{"address": "0000:03:00.0"}]}
+    pci["redirecting_switch_ports"] = [{"address": "0000:02:00.0"}]
     first, second = pcie_tree.of_host({"pci": pci, "gpus": {"devices": {"0000:03:00.0": {"index": 0}}}})
     switch = first.children[0].children[0]
     assert (first.name, first.children[0].marks, switch.marks) == ("root complex pci0000:00", [("no ACS", False)], [("ACS unknown", False)])
