@@ -8,6 +8,7 @@ from typing import Any
 from . import device_nodes, driver, gpus, iommu, joined, kernel, kernel_log, modules, p2p, pci, system, topology, virtualization
 from .errors import Errors
 from .evidence import Evidence
+from .probe_run import PROBE_COMMAND
 
 SCHEMA = 1
 # Subject -> its reader, named in an import statement because that is how Ansible finds what it has to pack. A reader has
@@ -64,6 +65,7 @@ def gather(evidence: Evidence, subset: Sequence[str] = ("all",)) -> dict[str, An
         "schema": SCHEMA,
         "recorded": manifest is not None,
         "reconstructed": bool(manifest and manifest.get("reconstructed")),
+        "probe_recorded": manifest is not None and evidence.run(PROBE_COMMAND).ok,
         "taken_at": evidence.now(),
         "subjects": list(readers),
         "seconds": round(time.monotonic() - began, 3),

@@ -191,10 +191,12 @@ class _Report:
             yield "", PLAIN
 
     def _pairs(self) -> Iterator[Line]:
-        """One table for all hosts with the same: of hosts on which something about P2P failed, with -v of all."""
+        """One table for all hosts with the same: of hosts that were probed or on which something about P2P failed, with -v of all."""
         tables: dict[tuple[str, ...], list[str]] = {}
         for name, host in self._hosts.items():
-            if self._verbosity or any(r["status"] == "fail" and "p2p" in self._report["checks"][r["id"]]["tags"] for r in host["results"]):
+            probed = (host["facts"].get("probe") or {}).get("ran")
+            failed = any(r["status"] == "fail" and "p2p" in self._report["checks"][r["id"]]["tags"] for r in host["results"])
+            if self._verbosity or probed or failed:
                 lines = tuple(matrix_text.of_host(host["facts"], self._width - 4))
                 if lines:
                     tables.setdefault(lines, []).append(name)
