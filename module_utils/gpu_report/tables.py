@@ -198,22 +198,25 @@ def _figure_rows(measured: list[dict[str, Any]], group: str, methods: dict[str, 
 
 
 def collective(facts: dict[str, Any]) -> Table | None:
-    """The all-reduce, size by size, with P2P as configured and without it."""
-    found = (facts.get("probe") or {}).get("collective") or {}
+    """The all-reduce, size by size: with P2P as configured, and without it beside that."""
+    arms = ((facts.get("probe") or {}).get("collective") or {}).get("arms") or {}
+    configured, control = ((arms.get(name) or {}).get("sizes") or {} for name in ("configured", "p2p_disabled"))
     rows = []
-    for arm, name in (("configured", "as configured"), ("p2p_disabled", "NCCL_P2P_DISABLE=1")):
-        result = (found.get("arms") or {}).get(arm)
-        if result is None:
-            continue
-        sizes = result.get("sizes") or {}
-        for size in sorted(sizes, key=int):
-            entry = sizes[size]
-            median = (entry.get("latency_us") or {}).get("median")
-            wrong = entry.get("wrong")
-            rows.append((name, "%s KiB" % (int(size) // 1024), word(median, "µs"), word(entry.get("bus_bandwidth_gb_s"), "GB/s"), word(wrong)))
-        if result.get("state") != "finished":
-            rows.append((name, "%s: %s" % (word(result.get("state")), result.get("detail") or ""), "–", "–", "–"))
-    return Table(("P2P", "Size", "Time", "Bus bandwidth", "Wrong values"), rows, (2, 3, 4)) if rows else None
+    for size in sorted({*configured, *control}, key=int):
+        one, other = configured.get(size) or {}, control.get(size) or {}
+        wrong = ", ".join(word(arm.get("wrong")) for arm in (one, other))
+        rows.append((_bytes(int(size)), *_all_reduce(one), *_all_reduce(other), wrong))
+    head = ("Size", "Time", "Bus bandwidth", "Time, P2P off", "Bus bandwidth, P2P off", "Wrong values (with, without P2P)")
+    return Table(head, rows, (1, 2, 3, 4, 5)) if rows else None
+
+
+def _all_reduce(figures: dict[str, Any]) -> tuple[str, ...]:
+    median, rate = (figures.get("latency_us") or {}).get("median"), figures.get("bus_bandwidth_gb_s")
+    return tuple("%s %s" % (matrix.short(value), unit) if value is not None else UNKNOWN for value, unit in ((median, "µs"), (rate, "GB/s")))
+
+
+def _bytes(size: int) -> str:
+    return "%d MiB" % (size >> 20) if size >= 1 << 20 else "%d KiB" % (size >> 10)
 
 
 def probe_notes(facts: dict[str, Any]) -> list[str]:
@@ -229,7 +232,9 @@ def _notes(probe: dict[str, Any], labels: dict[str, str]) -> Iterator[str]:
     if not probe.get("ran"):
         yield "The probe did not run: %s." % (probe.get("skipped_reason") or "no reason was given")
     elif probe.get("seconds") is not None:
-        yield "Measured on %s GPUs in %g s." % (len(probe.get("devices") or ()), probe["seconds"])
+        gpus = words.count(len(probe.get("devices") or ()), "GPU")
+        alone = "" if probe.get("pairs") else "; with one there is no pair, so it copied to itself" if probe.get("loopback") else ""
+        yield "Measured on %s in %g s%s." % (gpus, probe["seconds"], alone)
     if cuda.get("initialised") is False:
         causes = "; ".join(map(str, cuda.get("causes") or ()))
         yield "CUDA does not initialise: %s.%s" % (cuda.get("result_name") or "no answer", " Causes: %s." % causes if causes else "")
@@ -245,9 +250,14 @@ def _notes(probe: dict[str, Any], labels: dict[str, str]) -> Iterator[str]:
         if probe.get(name):
             yield "%s: %s." % (text, "; ".join(map(str, probe[name])))
     all_reduce = probe.get("collective") or {}
+    if all_reduce.get("pairs_without_p2p"):
+        yield "NCCL does not use P2P: %s." % words.names([str(pair) for pair in all_reduce["pairs_without_p2p"]])
     if all_reduce.get("verdict"):
         because = all_reduce.get("explanation")
         yield "All-reduce: %s%s." % (str(all_reduce["verdict"]).replace("_", " "), ": %s" % because if because else "")
+        for arm, state in (all_reduce.get("arms") or {}).items():
+            if state.get("state") != "finished":
+                yield "All-reduce, %s: %s, %s." % (arm.replace("_", " "), word(state.get("state")), state.get("detail") or "no reason was given")
     elif all_reduce.get("reason"):
         yield "All-reduce: not run (%s)." % all_reduce["reason"]
 

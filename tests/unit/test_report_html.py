@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 from typing import Any
 
 import pytest
-from ansible.module_utils.gpu_report import html_report, pcie_tree, tables, writers
+from ansible.module_utils.gpu_report import digest, html_report, pcie_tree, tables, writers
 
 from . import hostile_report
 from . import report_samples as samples
@@ -191,3 +191,39 @@ def test_a_report_that_cannot_be_made_is_told(tmp_path: Any, monkeypatch: pytest
     assert [problem.split(" ")[0] for problem in problems] == [str(tmp_path / "report.html")]
     assert {path.rpartition("/")[2] for path in written} == {"report.json", "junit.xml", "report.md"}
     assert sorted(path.name for path in tmp_path.iterdir()) == ["junit.xml", "report.html", "report.json", "report.md"]
+
+
+def test_the_all_reduce_stands_beside_its_control() -> None:
+    def arm(median: float, rate: float, **more: Any) -> dict[str, Any]:
+        sizes = {"67108864": {"wrong": 0, "latency_us": {"median": median}, "bus_bandwidth_gb_s": rate}, "12288": {"wrong": 2}}
+        return {"state": "finished", "sizes": sizes, **more}
+
+    hung = arm(2524.5, 26.58, state="hung", detail="no end within 90 s")
+    arms = {"configured": arm(274.8, 244.2), "p2p_disabled": hung}
+    found = {"verdict": "wrong_values", "explanation": "12288 bytes: 2 wrong elements", "arms": arms}
+    probe = digest.of_probe({"ran": True, "seconds": 2.1, "devices": {"a": {}, "b": {}}, "collective": found})
+    table = tables.collective({"probe": probe})
+    assert table
+    assert table.rows == [
+        ("12 KiB", "unknown", "unknown", "unknown", "unknown", "2, 2"),
+        ("64 MiB", "275 µs", "244 GB/s", "2524 µs", "26.6 GB/s", "0, 0"),
+    ]
+    notes = tables.probe_notes({"probe": probe})
+    assert notes[0] == "Measured on 2 GPUs in 2.1 s."
+    assert "All-reduce: wrong values: 12288 bytes: 2 wrong elements." in notes
+    assert "All-reduce, p2p disabled: hung, no end within 90 s." in notes
+
+
+def test_a_single_gpu_was_probed_against_itself() -> None:
+    figure = {"median": 2092.0, "min": 2089.0, "max": 2092.0, "size_mib": 256, "iterations": 5, "transfers": 24, "method": "copy_engine"}
+    device = "0000:00:06.0"
+    probe = digest.of_probe({"ran": True, "seconds": 1.12, "devices": {device: {}}, "loopback": {device: {"bandwidth_gb_s": {"copy": figure}}}})
+    facts = {"probe": probe, "p2p": {"gpu_count": 1}}
+    assert tables.probe_notes(facts)[0] == "Measured on 1 GPU in 1.12 s; with one there is no pair, so it copied to itself."
+    table = tables.figures(facts)
+    assert table
+    assert table.rows == [("copy engine, one way", "2092", "2092", "2092", "GB/s", "copy_engine, 256 MiB, 5 x 24 transfers")]
+    assert tables.p2p(facts) == "one GPU"
+    report = samples.report()
+    report["hosts"]["gpu10"]["facts"] = facts
+    assert "All figures of the probe" in page(report).text
