@@ -24,8 +24,10 @@ if str(ROOT / "module_utils") not in ansible.module_utils.__path__:
     ansible.module_utils.__path__.append(str(ROOT / "module_utils"))
 
 from ansible.module_utils.gpu_host import bundle
+from ansible.module_utils.gpu_host.errors import Errors
 from ansible.module_utils.gpu_host.gather import gather
 from ansible.module_utils.gpu_host.proxmox import gather_host
+from ansible.module_utils.gpu_server.gather import gather as gather_server
 from recorded_hosts.hosts import all_hosts  # type: ignore[import-not-found]
 from recorded_hosts.tree import TAKEN_AT, HostModel  # type: ignore[import-not-found]
 
@@ -36,6 +38,8 @@ def record(model: HostModel) -> str:
     gather(recorder)
     if model.list("/etc/pve").ok:
         gather_host(recorder)
+    if model.serves:
+        gather_server(recorder, {}, Errors("server"))
     for path in model.all_paths():
         recorder.read(path)
     for argv in model.all_commands():

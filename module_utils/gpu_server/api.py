@@ -158,10 +158,14 @@ def generate(evidence: Evidence, base: str, model: str, errors: Errors, *, key: 
     )
     result["ran"] = True
     first = _once(evidence, base, model, key, 1)
+    if not first.pop("captured"):
+        result.update(ran=False, skipped_reason="this bundle holds no generation")
+        return result
     if first["problem"]:
         result.update(answered=False, problem=first["problem"])
         return result
     second = _once(evidence, base, model, key, 2)
+    del second["captured"]
     result.update(first, answered=True, repeatable=None if second["problem"] else first["text"] == second["text"])
     result["insane_because"] = _insane(first["text"])
     result["sane"] = result["insane_because"] is None
@@ -191,7 +195,7 @@ def _once(evidence: Evidence, base: str, model: str, key: str | None, number: in
         )
         if answer.code not in (404, 405):
             break
-    return read_stream(answer)
+    return {**read_stream(answer), "captured": answer.status != NOT_CAPTURED}
 
 
 def read_stream(answer: Fetched) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Callable
 
-from . import driver, linux, pcie, probe, smi
+from . import driver, linux, pcie, probe, server, smi
 from .linux import Machine
 from .tree import HostModel
 
@@ -365,6 +365,14 @@ def kvm_q35() -> HostModel:
     )
 
 
+def serving() -> HostModel:
+    """The container of state 2 with its server on the right settings, idle."""
+    model = lxc_story()
+    model.name, model.note = "serving", "Reconstructed from " + STORY + ": the LXC container with its inference server, settings mended, idle and healthy."
+    server.install(model, ["0000:%02x:00.0" % bus for bus, _node in CARDS])
+    return model
+
+
 def all_hosts() -> dict[str, Callable[[], HostModel]]:
     """Name -> what makes the model."""
     from .proxmox import pve_kvm, pve_lxc, pve_story  # noqa: PLC0415 it builds on this file
@@ -374,6 +382,7 @@ def all_hosts() -> dict[str, Callable[[], HostModel]]:
         "unprivileged": lambda: bare_metal(1000),
         "no-gpu": no_gpu,
         "lxc-story": lxc_story,
+        "serving": serving,
         "kvm-story": kvm_story,
         "kvm-q35": kvm_q35,
         "pve-kvm": pve_kvm,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Callable
 
@@ -16,6 +16,7 @@ from ansible.module_utils.gpu_host.evidence import (
     READ_LIMIT_BYTES,
     Entry,
     Evidence,
+    Fetched,
     Listing,
     Outcome,
     Reading,
@@ -45,6 +46,7 @@ class HostModel(Evidence):
         self._nodes: dict[str, Node] = {"/": Node(Entry("dir", mode=0o755, uid=0, gid=0, modified=CONFIGURED_AT))}
         self._commands: dict[tuple[str, ...], Outcome] = {}
         self._programs: dict[str, Callable[[tuple[str, ...]], Outcome | None]] = {}
+        self._answers: dict[str, Fetched] = {}
 
     # -- building ---------------------------------------------------------------------------------------------------
 
@@ -82,6 +84,12 @@ class HostModel(Evidence):
     def program(self, name: str, answer: Callable[[tuple[str, ...]], Outcome | None]) -> None:
         """`answer` is asked for commands of this program that have no fixed answer; None means not captured."""
         self._programs[name] = answer
+
+    def answer(self, method: str, url: str, code: int, text: str, label: str = "", seconds: float = 0.01, first_byte_s: float | None = 0.01) -> None:
+        """What a server of this host answers over HTTP."""
+        kind = "text/event-stream" if text.startswith("data:") else "application/json" if text[:1] in ("{", "[") else ""
+        fetched = Fetched(method, url, OK, code, text.encode(), kind, seconds, first_byte_s, label=label)
+        self._answers[fetched.name] = fetched
 
     def _put(self, path: str, node: Node) -> None:
         parent = posixpath.dirname(path)
@@ -127,6 +135,16 @@ class HostModel(Evidence):
             return replace(found, argv=key)
         known = answer is not None or any(command[0] == key[0] for command in self._commands)
         return Outcome(key, NOT_CAPTURED if known or self.unrecorded else ABSENT, reason="no program %s on the search path" % key[0])
+
+    def fetch(
+        self, method: str, url: str, body: bytes | None = None, *, headers: Mapping[str, str] | None = None, timeout: float = 10.0, label: str = ""
+    ) -> Fetched:
+        refused = Fetched(method, url, ABSENT, label=label, reason="connection refused: nothing listens there")
+        return self._answers.get(refused.name, refused)
+
+    @property
+    def serves(self) -> bool:
+        return bool(self._answers)
 
     def now(self) -> float:
         return TAKEN_AT

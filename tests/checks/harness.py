@@ -9,10 +9,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import inference_server_facts
 import p2p_facts
 import yaml
 from ansible.module_utils.gpu_host import bundle
-from ansible.module_utils.gpu_host.evidence import ABSENT, DENIED, FAILED, HUNG, NOT_CAPTURED, OK, TIMEOUT, Entry, Listing, Outcome, Reading
+from ansible.module_utils.gpu_host.evidence import ABSENT, DENIED, FAILED, HUNG, NOT_CAPTURED, OK, TIMEOUT, Entry, Fetched, Listing, Outcome, Reading
 from ansible.module_utils.gpu_host.gather import gather
 from ansible.module_utils.gpu_host.probe_run import PROBE_COMMAND
 from ansible.module_utils.gpu_host.proxmox import for_guest, gather_host
@@ -102,7 +103,7 @@ def judge(evidence: bundle.BundleEvidence, expected: dict[str, Any], facts: dict
           hypervisor: dict[str, Any] | None = None, proxmox: bool = False) -> dict[str, dict[str, Any]]:
     """The result of every check on a host, by id. `facts` are laid over those from the evidence (probe, server, …); `hypervisor` is
     what the host knows of its hypervisor. With `proxmox` the host is one, and only the checks of a hypervisor are asked."""
-    host = merged({**gather(evidence), **probed(evidence)}, facts or {})
+    host = merged({**gather(evidence), **probed(evidence), **served(evidence, expected)}, facts or {})
     if hypervisor is not None:
         host["hypervisor"] = hypervisor
     if proxmox:
@@ -135,6 +136,12 @@ def probed(evidence: bundle.BundleEvidence) -> dict[str, Any]:
     """`host.probe`, where a probe is recorded."""
     recorded = evidence.run(PROBE_COMMAND).status != NOT_CAPTURED
     return {"probe": p2p_facts.facts(evidence, {})["ansible_facts"]["p2p_probe"]} if recorded else {}
+
+
+def served(evidence: bundle.BundleEvidence, expected: dict[str, Any]) -> dict[str, Any]:
+    """`host.server`, where an inference server is recorded."""
+    found = inference_server_facts.facts(evidence, {"expected": expected.get("server") or {}})["ansible_facts"]["inference_server"]
+    return {} if found is None else {"server": found}
 
 
 def hypervisor_of(settings: dict[str, Any], changes: list[dict[str, Any]] | None = None, name: str = "") -> dict[str, Any] | None:
@@ -171,11 +178,11 @@ def changed(broken: Overlay) -> bundle.BundleEvidence:
 def _with(original: bundle.BundleEvidence, changes: list[dict[str, Any]], name: str) -> bundle.BundleEvidence:
     evidence = original.copy()
     for change in changes:
-        kind = next((key for key in ("read", "list", "run") if key in change), None)
+        kind = next((key for key in ("read", "list", "run", "fetch") if key in change), None)
         if kind is None:
-            raise OverlayError("%s: a change needs one of read, list, run: %s" % (name, change))
+            raise OverlayError("%s: a change needs one of read, list, run, fetch: %s" % (name, change))
         try:
-            {"read": _change_files, "list": _change_directory, "run": _change_command}[kind](evidence, dict(change))
+            {"read": _change_files, "list": _change_directory, "run": _change_command, "fetch": _change_answer}[kind](evidence, dict(change))
         except OverlayError as error:
             raise OverlayError("%s: %s" % (name, error)) from None
     return evidence
@@ -282,3 +289,23 @@ def _change_command(evidence: bundle.BundleEvidence, change: dict[str, Any]) -> 
     if new == old:
         raise OverlayError("%s: the change changes nothing" % " ".join(argv))
     evidence.add(bundle.encode_outcome(new))
+
+
+def _change_answer(evidence: bundle.BundleEvidence, change: dict[str, Any]) -> None:
+    """`fetch: POST http://127.0.0.1:8000/v1/completions generation 1` with code, text, replace, or a status."""
+    method, url, label = (str(change.pop("fetch")).split(" ", 2) + [""])[:3]
+    old = evidence.fetch(method, url, label=label)
+    status = _status(change)
+    if status:
+        new = Fetched(method, url, status, label=label, reason=str(change.get("reason", "no answer within 25 s" if status == TIMEOUT else "")))
+    else:
+        new = replace(old, status=OK)
+        if "replace" in change:
+            new = replace(new, data=_replaced(old.data, change["replace"], old.name))
+        if "text" in change:
+            new = replace(new, data=str(change["text"]).encode())
+        if "code" in change:
+            new = replace(new, code=int(change["code"]))
+    if new == old:
+        raise OverlayError("%s: the change changes nothing" % old.name)
+    evidence.add(bundle.encode_fetched(new))
