@@ -195,5 +195,12 @@ def test_the_report_of_a_real_run(play: Any, browser: chromium.Browser, pictures
     assert browser.evaluate("document.querySelector('.finding .seen').textContent").strip()
     assert browser.evaluate("document.querySelectorAll('table.matrix').length") >= 3
     assert is_png(browser.screenshot(pictures / "fleet-phone.png"), PHONE[0])
+    # h200-x2 holds a recorded probe: its figures come all the way.
+    assert run.report["hosts"]["h200-x2"]["facts"]["probe"]["verdicts"] == {"pairs": 2, "ok": 2}
+    cells = browser.evaluate(
+        "[...[...document.querySelectorAll('details.host')].find((d) => d.querySelector('h3').textContent === 'h200-x2')"
+        ".querySelectorAll('table.matrix')[3].querySelectorAll('caption, td')].map((cell) => cell.textContent.trim())"
+    )
+    assert cells[0] == "Bandwidth (GB/s)" and len([cell for cell in cells if re.fullmatch(r"3\d\d", cell)]) == 2, cells
     assert "report.html" in run.text and "report.md" in run.text
     assert "✗ 1 of 4 hosts not ready" in (run.reports / "report.md").read_text()
