@@ -15,7 +15,7 @@ from vm_image import Image
 
 QEMU = "qemu-system-x86_64"
 # A guest of a test run that was killed ends by itself.
-LIFETIME_SECONDS = 900
+LIFETIME_SECONDS = 1200
 SSH_OPTIONS = ("-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null", "-o", "LogLevel=ERROR", "-o", "BatchMode=yes")
 
 
