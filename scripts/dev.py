@@ -77,7 +77,7 @@ def requirements(python: str, testing: bool) -> list[str]:
 
 def install_system_packages() -> None:
     """Install the Debian packages that the tests use, where that is ours to do."""
-    lines = (ROOT / "tests" / "packages.txt").read_text().splitlines()
+    lines = [line for path in sorted((ROOT / "tests").glob("**/packages.txt")) for line in path.read_text().splitlines()]
     wanted = [line.split("#")[0].strip() for line in lines]
     wanted = [name for name in wanted if name]
     if not shutil.which("apt-get"):

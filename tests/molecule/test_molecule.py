@@ -1,0 +1,38 @@
+"""The roles on real Debian 12 and 13 hosts: every molecule scenario, from nothing to nothing."""
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+SCENARIOS = sorted(path.parent.name for path in (ROOT / "molecule").glob("*/molecule.yml"))
+MAKE_HOSTS = ROOT / "tests" / "hosts" / "make_hosts.py"
+
+
+def _why_not() -> str:
+    return subprocess.run([sys.executable, str(MAKE_HOSTS), "why-not"], capture_output=True, text=True, check=True).stdout.strip()
+
+
+@pytest.mark.hosts
+@pytest.mark.xdist_group("hosts")  # one scenario at a time beside the other tests: each boots hosts of its own
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_scenario(scenario: str, tmp_path: Path) -> None:
+    reason = _why_not()
+    if reason:
+        pytest.skip(reason)
+    tools = Path(sys.executable).parent
+    environment = dict(os.environ, PATH="%s:%s" % (tools, os.environ["PATH"]), NO_COLOR="1", ANSIBLE_NOCOLOR="1", ANSIBLE_FORCE_COLOR="0")
+    environment.pop("ANSIBLE_CONFIG", None)
+    environment["MOLECULE_EPHEMERAL_DIRECTORY"] = str(tmp_path / "molecule")
+    result = subprocess.run([str(tools / "molecule"), "test", "-s", scenario], cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, (result.stdout + result.stderr)[-8000:]
+    assert "changed=0" in result.stdout, "the scenario ran without its idempotence step"
+
+
+def test_every_role_that_changes_a_host_is_in_a_scenario() -> None:
+    text = "\n".join(path.read_text() for path in (ROOT / "molecule").glob("*/*.yml"))
+    assert [name for name in ("nvidia_driver", "nvidia_module_options", "cuda_toolkit") if name not in text] == []

@@ -1,0 +1,241 @@
+"""What apt prints, which system a host is, what is wanted of it."""
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from ansible.module_utils.gpu_provision import apt_parsing, apt_planning, apt_sources, systems, toolkits
+from ansible.module_utils.gpu_provision.systems import PlanError
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+TABLE = yaml.safe_load((ROOT / "roles/nvidia_apt/vars/main.yml").read_text())
+SYSTEMS = TABLE["nvidia_apt_systems"]
+
+
+def test_steps_of_a_simulation() -> None:
+    text = (
+        "NOTE: This is only a simulation!\n"
+        "Inst nvidia-smi [580.65.06-1] (580.95.05-1 NVIDIA:stable [amd64]) []\n"
+        "Inst dkms (3.0.12-1 Debian:12/stable [all])\n"
+        "Inst libcuda1 [595.45.04-1] (580.95.05-1 NVIDIA:stable [amd64])\n"
+        "Remv nouveau-firmware [1.0]\n"
+        "Conf dkms (3.0.12-1 Debian:12/stable [all])\n"
+    )
+    found = [(step["action"], step["package"], step["to"]) for step in apt_parsing.steps(text, {})]
+    assert found == [
+        ("upgrade", "nvidia-smi", "580.95.05-1"),
+        ("install", "dkms", "3.0.12-1"),
+        ("downgrade", "libcuda1", "580.95.05-1"),
+        ("remove", "nouveau-firmware", None),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Need to get 16.6 MB of archives.\nAfter this operation, 65.0 MB of additional disk space will be used.\n", (16600000, 65000000)),
+        ("Need to get 0 B/5,234 kB of archives.\nAfter this operation, 1,024 B disk space will be freed.\n", (0, -1024)),
+        ("E: nothing\n", (None, None)),
+    ],
+)
+def test_sizes(text: str, expected: tuple[Any, Any]) -> None:
+    assert apt_parsing.sizes(text) == expected
+
+
+ORDERED = ["1.0~rc1", "1.0", "1.0-1", "1.0-1+b1", "1.0-2", "1.0a", "1.0.1", "1.2", "1.10", "2", "550.163.01-2", "580.65.06-1", "580.95.05-0ubuntu1", "1:0.1"]
+
+
+def test_versions_sort_as_dpkg_sorts_them() -> None:
+    for left, right in zip(ORDERED, ORDERED[1:]):
+        assert apt_parsing.newer(right, left) and not apt_parsing.newer(left, right), (left, right)
+        assert subprocess.run(["dpkg", "--compare-versions", right, "gt", left], check=False).returncode == 0, (left, right)
+
+
+@pytest.mark.parametrize(
+    ("version", "wanted", "expected"),
+    [
+        ("580.95.05-1", "580", True),
+        ("580.95.05-0ubuntu0.24.04.1", "580.95.05", True),
+        ("1:580.95.05-1", "580", True),
+        ("5800.1-1", "580", False),
+        ("595.45.04-1", "580", False),
+        ("580.95.05-1", "580.95.0", False),
+    ],
+)
+def test_fits(version: str, wanted: str, expected: bool) -> None:
+    assert apt_parsing.fits(version, wanted) is expected
+
+
+def release(tmp_path: Path, text: str) -> str:
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc/os-release").write_text(text)
+    return str(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "packages", "key"),
+    [
+        ('ID=debian\nVERSION_ID="12"\n', {}, "debian12"),
+        ('ID=ubuntu\nVERSION_ID="24.04"\n', {}, "ubuntu2404"),
+        ('ID=debian\nVERSION_ID="13"\n', {"pve-manager": {"version": "9.1.2"}}, "pve9"),
+        ('ID="rocky"\nVERSION_ID="9.5"\n', {}, "rhel9"),
+        ('ID="rhel"\nVERSION_ID="10.1"\n', {}, "rhel10"),
+    ],
+)
+def test_system(tmp_path: Path, text: str, packages: dict[str, Any], key: str) -> None:
+    found = systems.system(release(tmp_path, text), packages)
+    assert found["key"] == key
+    assert systems.choose_system({**found, "architecture": "x86_64"}, SYSTEMS)["label"]
+
+
+def test_unsupported_system_lists_what_is_supported(tmp_path: Path) -> None:
+    found = systems.system(release(tmp_path, 'ID=arch\nPRETTY_NAME="Arch Linux"\n'))
+    with pytest.raises(PlanError, match=r"Arch Linux is not supported\. Supported are: Debian 12, .*Proxmox VE 9 \(untested\)"):
+        systems.choose_system(found, SYSTEMS)
+    with pytest.raises(PlanError, match="architecture riscv64"):
+        systems.choose_system({**found, "key": "debian12", "architecture": "riscv64"}, SYSTEMS)
+
+
+def test_every_apt_system_has_a_verified_repository_and_its_packages() -> None:
+    for name, row in SYSTEMS.items():
+        if row.get("family") == "dnf":
+            continue
+        assert row["repository"]["uris"].startswith("https://"), name
+        assert all(len(fingerprint) == 40 for fingerprint in row["repository"]["fingerprints"]), name
+        for source in ("nvidia", "distribution"):
+            assert {"%s_%s" % (source, kind) for kind in ("open", "proprietary", "userspace")} <= set(row["packages"]), name
+        managed, exempt = TABLE["nvidia_apt_driver_packages"], TABLE["nvidia_apt_other_packages"]
+        for kind in ("nvidia_open", "nvidia_proprietary", "nvidia_userspace"):
+            loose = [package for package in row["packages"][kind] if package != "dkms" and not apt_parsing.matches(package, managed)]
+            assert loose == [], (name, kind)
+        assert not any(apt_parsing.matches(package, managed) and not apt_parsing.matches(package, exempt) for package in ("libnvidia-container1", "nvidia-container-toolkit", "cuda-toolkit-12-8"))
+
+
+@pytest.mark.parametrize(
+    ("kernel", "packages", "running", "coming"),
+    [
+        ("6.1.0-40-amd64", ["linux-image-amd64", "linux-image-6.1.0-40-amd64"], ["linux-headers-6.1.0-40-amd64"], ["linux-headers-amd64"]),
+        ("6.8.0-60-generic", ["linux-image-generic-hwe-22.04", "linux-image-6.8.0-60-generic"], ["linux-headers-6.8.0-60-generic"], ["linux-headers-generic-hwe-22.04"]),
+        ("6.14.8-2-pve", ["proxmox-default-kernel", "proxmox-kernel-6.14", "proxmox-kernel-6.14.8-2-pve-signed"], ["proxmox-headers-6.14.8-2-pve"], ["proxmox-default-headers", "proxmox-headers-6.14"]),
+    ],
+)
+def test_headers(kernel: str, packages: list[str], running: list[str], coming: list[str]) -> None:
+    found = systems.headers({"kernel": kernel}, {name: {} for name in packages})
+    assert found == {"running": running, "coming": coming}
+
+
+def test_pin_lets_one_branch_in_and_nothing_else() -> None:
+    text = apt_sources.pin_text(["libnvidia-*"], ["libnvidia-container*"], "580")
+    records = [dict(line.split(": ", 1) for line in record.splitlines()) for record in text.strip().split("\n\n")]
+    assert [(record["Package"], record["Pin"], record["Pin-Priority"]) for record in records] == [
+        ("libnvidia-container*", "version *", "500"),
+        ("libnvidia-*", "version 580.*", "1001"),
+        ("libnvidia-*", "version *", "-1"),
+    ]
+    assert "Pin: version 580.95.05-*\n" in apt_sources.pin_text(["x"], [], "580.95.05")
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("sources.list", "deb http://mirror.example/debian bookworm main\n"),
+        ("sources.list", "deb [arch=amd64 signed-by=/x] http://mirror.example/debian bookworm main\n"),
+        ("sources.list.d/a.sources", "Types: deb\nURIs: http://security.example/\nSuites: bookworm-security\n\nTypes: deb\nURIs: http://mirror.example/debian\nSuites: bookworm bookworm-updates\n"),
+    ],
+)
+def test_distribution_mirror(tmp_path: Path, name: str, text: str) -> None:
+    (tmp_path / "sources.list.d").mkdir()
+    (tmp_path / name).write_text(text)
+    assert apt_sources.distribution_mirror("bookworm", str(tmp_path)) == "http://mirror.example/debian"
+    assert apt_sources.distribution_mirror("trixie", str(tmp_path)) == ""
+
+
+class FakeApt:
+    """Answers for dpkg-query, apt-get and apt-cache."""
+
+    def __init__(self, installed: str = "", simulation: str = "", policy: str = "", code: int = 0) -> None:
+        self.installed, self.simulation, self.policy, self.code = installed, simulation, policy, code
+        self.calls: list[list[str]] = []
+
+    def __call__(self, argv: list[str]) -> tuple[int, str]:
+        self.calls.append(argv)
+        if argv[0] == "dpkg-query":
+            return 0, self.installed
+        if argv[0] == "apt-cache":
+            return 0, self.policy if "policy" in argv else ""
+        return self.code, self.simulation
+
+
+def planner(apt: FakeApt, monkeypatch: pytest.MonkeyPatch, **options: Any) -> apt_planning.Planner:
+    own = {"key": "debian12", "label": "Debian 12", "codename": "bookworm", "architecture": "x86_64", "kernel": "6.1.0"}
+    monkeypatch.setattr(apt_planning, "system", lambda **_ignored: own)
+    defaults: dict[str, Any] = {
+        "systems": SYSTEMS, "source": "none", "repository": {}, "package_set": "", "packages": [], "headers": False, "version": "",
+        "managed": TABLE["nvidia_apt_driver_packages"], "exempt": TABLE["nvidia_apt_other_packages"], "pin_path": "", "hold": None, "forbid": [],
+        "forbid_reason": "", "recommends": False, "upgrade": False, "allow_downgrade": False, "refuse_runfile": False,
+    }  # fmt: skip
+    return apt_planning.Planner({**defaults, **options}, lambda _url: b"", apt)
+
+
+INSTALLED = "nvidia-smi\t580.95.05-1\thold\tinstalled\tamd64\nlibcuda1\t580.95.05-1\thold\tinstalled\tamd64\n"
+
+
+def test_nothing_is_asked_of_apt_when_all_is_as_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    apt = FakeApt(INSTALLED)
+    plan = planner(apt, monkeypatch, packages=["nvidia-smi", "libcuda1"], version="580", hold=True).plan()
+    assert plan["changes"] is False and plan["installed_version"] == "580.95.05"
+    assert [call[0] for call in apt.calls] == ["dpkg-query"]
+
+
+def test_packages_of_two_versions_are_not_as_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    torn = INSTALLED.replace("libcuda1\t580.95.05", "libcuda1\t580.65.06")
+    simulation = "Inst libcuda1 [580.65.06-1] (580.95.05-1 x [amd64])\n"
+    apt = FakeApt(torn, simulation, "nvidia-smi:\n  Candidate: 580.95.05-1\nlibcuda1:\n  Candidate: 580.95.05-1\n")
+    plan = planner(apt, monkeypatch, packages=["nvidia-smi", "libcuda1"], version="580", hold=True).plan()
+    assert plan["steps"] and plan["hold"] == ["libcuda1"]  # apt takes the hold off what it changes
+
+
+@pytest.mark.parametrize(
+    ("simulation", "options", "message"),
+    [
+        ("Inst nvidia-kernel-open-dkms (580.95.05-1 x [amd64])\n", {"forbid": ["*-dkms"], "forbid_reason": "Not here."}, "would install nvidia-kernel-open-dkms. Not here."),
+        ("Remv openssh-server [1:9]\n", {}, "would remove openssh-server, which does not belong to the driver"),
+        ("Inst libcuda1 [595.45.04-1] (580.95.05-1 x [amd64])\n", {}, r"go back from 595.45.04 to 580.95.05 \(1 packages\)"),
+        ("Inst linux-image-amd64 [1-1] (2-1 x [amd64])\n", {}, "would change linux-image-amd64, which is held on this host for another reason"),
+    ],
+)
+def test_refusals(monkeypatch: pytest.MonkeyPatch, simulation: str, options: dict[str, Any], message: str) -> None:
+    apt = FakeApt("linux-image-amd64\t1-1\thold\tinstalled\tamd64\n", simulation, "cuda-x:\n  Candidate: 1\n")
+    with pytest.raises(PlanError, match=message):
+        planner(apt, monkeypatch, packages=["cuda-x"], **options).plan()
+
+
+def test_interrupted_dpkg(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(PlanError, match="dpkg --configure -a"):
+        planner(FakeApt("libfoo\t1\tinstall\thalf-configured\tamd64\n"), monkeypatch, packages=["x"]).plan()
+
+
+def test_package_names_on_ubuntu_carry_the_branch_below_590(monkeypatch: pytest.MonkeyPatch) -> None:
+    for version, expected in (("580", "nvidia-dkms-580-open"), ("595", "nvidia-dkms-open")):
+        found = planner(FakeApt(), monkeypatch, package_set="nvidia_open", version=version)._packages(SYSTEMS["ubuntu2404"])
+        assert expected in found
+    found = planner(FakeApt(), monkeypatch, package_set="distribution_open", version="580")._packages(SYSTEMS["ubuntu2404"])
+    assert "nvidia-dkms-580-server-open" in found
+
+
+@pytest.mark.parametrize("version", ["12", "cuda", "12.8.1", "13-1", "12.8; rm"])
+def test_toolkit_versions_that_are_none(version: str) -> None:
+    with pytest.raises(PlanError, match="no version of the CUDA toolkit"):
+        toolkits.package(version)
+
+
+def test_toolkit_and_driver() -> None:
+    assert toolkits.package("12.8") == "cuda-toolkit-12-8"
+    assert toolkits.notes(["12.8"], "580.95.05") == []
+    assert "minor version compatibility" in toolkits.notes(["13.1"], "580.95.05")[0]
+    assert "no driver is loaded" in toolkits.notes(["13.1"], "")[0]
+    with pytest.raises(PlanError, match=r"CUDA 13.0 does not run on the driver 570.86.16 of this host: it needs 580.65.06 or newer"):
+        toolkits.notes(["13.0"], "570.86.16")
