@@ -71,10 +71,6 @@ class CallbackModule(Default):
         else:
             super().v2_runner_on_unreachable(result)
 
-    def v2_runner_on_skipped(self, result: Any) -> None:
-        if not self._is_short(result):
-            super().v2_runner_on_skipped(result)
-
     def v2_playbook_on_stats(self, stats: Any) -> None:
         if not self._checked or self._display.verbosity:  # the report of the checks says more than the recap
             super().v2_playbook_on_stats(stats)

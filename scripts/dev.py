@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import json
 import os
 import shutil
 import subprocess
@@ -44,7 +45,7 @@ def main() -> int:
 
 def set_up(python: str, testing: bool) -> Path:
     """A virtual environment with the pinned dependencies; made once, renewed when the pins change."""
-    version = subprocess.run([python, "-c", "import sys; print('%d.%d' % sys.version_info[:2])"], check=True, capture_output=True, text=True).stdout.strip()
+    version = output_of(python, "import sys; print('%d.%d' % sys.version_info[:2])").strip()
     if tuple(int(part) for part in version.split(".")) < MINIMUM:
         sys.exit("Python %d.%d or newer is needed; this is %s. Name another with --python." % (*MINIMUM, version))
     environment = ROOT / ".venv" / version
@@ -68,11 +69,13 @@ def set_up(python: str, testing: bool) -> Path:
 
 def requirements(python: str, testing: bool) -> list[str]:
     """The dependencies that pyproject.toml declares."""
-    code = "import tomllib, json, sys; p = tomllib.load(open('pyproject.toml', 'rb'))['project']; print(json.dumps([p['dependencies'], p['optional-dependencies']['test']]))"
-    import json
+    code = "import json, tomllib; print(json.dumps(tomllib.load(open('pyproject.toml', 'rb'))['project']))"
+    project = json.loads(output_of(python, code))
+    return project["dependencies"] + (project["optional-dependencies"]["test"] if testing else [])
 
-    run_time, test = json.loads(subprocess.run([python, "-c", code], cwd=ROOT, check=True, capture_output=True, text=True).stdout)
-    return run_time + (test if testing else [])
+
+def output_of(python: str, code: str) -> str:
+    return subprocess.run([python, "-c", code], cwd=ROOT, check=True, capture_output=True, text=True).stdout
 
 
 def install_system_packages() -> None:
@@ -83,7 +86,8 @@ def install_system_packages() -> None:
     if not shutil.which("apt-get"):
         print("Not Debian or Ubuntu: tests that need %s are skipped where those are missing." % ", ".join(wanted))
         return
-    status = subprocess.run(["dpkg-query", "-W", "-f", "${Package} ${db:Status-Status}\n", *wanted], capture_output=True, text=True, check=False)
+    query = ["dpkg-query", "-W", "-f", "${Package} ${db:Status-Status}\n", *wanted]
+    status = subprocess.run(query, capture_output=True, text=True, check=False)
     present = {line.split()[0] for line in status.stdout.splitlines() if line.endswith(" installed")}
     missing = [name for name in wanted if name not in present]
     if not missing:

@@ -11,7 +11,8 @@ UUID = "499aea4a-dfe1-7299-021c-e6759854fa78"
 
 
 def made(*texts: str) -> str:
-    return bundle.dump({"host": "node17", "captured_at": 1.0}, [{"read": "/f%d" % number, "status": "ok", "text": text} for number, text in enumerate(texts)])
+    records = [{"read": "/f%d" % number, "status": "ok", "text": text} for number, text in enumerate(texts)]
+    return bundle.dump({"host": "node17", "captured_at": 1.0}, records)
 
 
 def read(text: str, path: str) -> str:
@@ -20,14 +21,23 @@ def read(text: str, path: str) -> str:
 
 @pytest.mark.parametrize(
     "secret",
-    ["GPU-" + UUID, "<serial>1653924057588</serial>", "Serial Number                         : 1653924057588", "52:54:00:12:34:56", "10.20.30.40", "root@node17:~#"],
+    [
+        "GPU-" + UUID,
+        "<serial>1653924057588</serial>",
+        "Serial Number                         : 1653924057588",
+        "52:54:00:12:34:56",
+        "10.20.30.40",
+        "root@node17:~#",
+    ],
 )
 def test_identifiers_go(secret: str) -> None:
     value = secret.removeprefix("GPU-").removeprefix("<serial>").removesuffix("</serial>").rpartition(": ")[2]
     assert value.split("@")[-1].split(":~")[0] not in anonymise(made("before %s after" % secret))
 
 
-@pytest.mark.parametrize("evidence", ["00000000:01:00.0", "0000:e1:00.0", "580.159.04", "96.00.A5.00.1A", "127.0.0.1", "97887 MiB", "10de:2bb5", "0x13 0x1d"])
+@pytest.mark.parametrize(
+    "evidence", ["00000000:01:00.0", "0000:e1:00.0", "580.159.04", "96.00.A5.00.1A", "127.0.0.1", "97887 MiB", "10de:2bb5", "0x13 0x1d"]
+)
 def test_evidence_stays(evidence: str) -> None:
     assert read(anonymise(made("a %s b" % evidence)), "/f0") == "a %s b" % evidence
 
