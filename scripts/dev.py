@@ -98,7 +98,8 @@ def install_system_packages() -> None:
     print("Installing Debian packages for the tests: %s ..." % " ".join(missing), flush=True)
     environment = dict(os.environ, DEBIAN_FRONTEND="noninteractive")
     subprocess.run(["apt-get", "update", "-qq"], env=environment, check=False)
-    done = subprocess.run(["apt-get", "install", "-y", "-qq", "--no-install-recommends", *missing], env=environment, stdout=subprocess.DEVNULL, check=False)
+    install = ["apt-get", "install", "-y", "-qq", "--no-install-recommends", *missing]
+    done = subprocess.run(install, env=environment, stdout=subprocess.DEVNULL, check=False)
     if done.returncode != 0:
         print("apt-get could not install all of them; the tests that need them are skipped by name.")
 
