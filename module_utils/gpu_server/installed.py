@@ -23,7 +23,7 @@ def packages(evidence: Evidence, words: list[str], environment: dict[str, str] |
     """``{distribution: version}`` of what matters to an engine; None where the Python's directories cannot be seen."""
     found: dict[str, str] = {}
     seen = False
-    for directory in _directories(evidence, words, environment or {}):
+    for directory in directories(evidence, words, environment or {}):
         listing = evidence.list(directory)
         seen = seen or listing.ok
         for name in listing.entries:
@@ -33,7 +33,8 @@ def packages(evidence: Evidence, words: list[str], environment: dict[str, str] |
     return found if seen else None
 
 
-def _directories(evidence: Evidence, words: list[str], environment: dict[str, str]) -> list[str]:
+def directories(evidence: Evidence, words: list[str], environment: dict[str, str]) -> list[str]:
+    """Where the Python that `words` start finds its packages."""
     found = [path for path in environment.get("PYTHONPATH", "").split(":") if path.startswith("/")]
     program = next((word for word in words[:2] if word.startswith("/") and "/bin/" in word), "")
     homes = [posixpath.dirname(posixpath.dirname(program))] if program else []

@@ -23,13 +23,15 @@ _NCCL_ENVIRONMENT = re.compile(r"NCCL INFO (NCCL_\w+) set by environment to ([^.
 _PREFILL = re.compile(r"Prefill batch")
 _KV_TOKENS = re.compile(r"max_total_num_tokens=(\d+)|KV cache size: ([\d,]+) tokens|KV Cache is allocated\..*?#tokens: (\d+)")
 _CONTEXT = re.compile(r"context_len=(\d+)|Using max model len (\d+)")
+# What a traceback ends with.
 _EXCEPTION = re.compile(r"(?:^|[\]\s])((?:\w+\.)*\w*(?:Error|Exception)): (?P<text>.+)$")
 _DISABLED_P2P = re.compile(r"P2P is disabled between connected GPUs (\d+) and (\d+)")
 _GENERATION = re.compile(r"/generate$|/completions$|/responses$|/messages$")
 
 
 def read(text: str, now: float, utc_offset_s: int = 0, engine: Engine | None = None, since: float | None = None) -> dict[str, Any]:
-    """``{engine, lines, ends_with_request, started_line, phase, phases, progress, ready, ready_at, last_line, last_line_at, decode, faults, fatal, nccl,
+    """``{engine, lines, ends_with_request, started_line,
+    phase, phases, progress, ready, ready_at, last_line, last_line_at, decode, faults, fatal, nccl,
     requests, kv_tokens, context_length}`` of the last start in `text`; the same keys always, None for what the log does not say.
 
     `phases`: ``[{name, at, seconds, line}]`` in the order in which they were reached; `seconds` None for the last one. With `since`

@@ -1,0 +1,117 @@
+#!/usr/bin/python
+"""The inference_server_arguments module."""
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: inference_server_arguments
+short_description: Check the arguments of an inference server against the engine that is installed
+description:
+  - Runs the engine's own C(--help) and names every argument that it does not know, with its successor where it was renamed, and every value
+    that is not among its choices. So a server that serves is not stopped for one that cannot start.
+  - Says whether the type of the model is known to the installed transformers or engine, where the model's C(config.json) is on the host.
+options:
+  engine:
+    description: The engine.
+    type: str
+    required: true
+    choices: [sglang, vllm, transformers]
+  command:
+    description: The command that starts it, without arguments.
+    type: list
+    elements: str
+    required: true
+  arguments:
+    description: Argument names, without dashes, and their values. Values that look secret are not shown.
+    type: dict
+    default: {}
+  model:
+    description: The model, a directory or a name on the hub.
+    type: str
+  environment:
+    description: The environment that the server will have.
+    type: dict
+    default: {}
+  timeout:
+    description: Seconds that C(--help) may take; engines import PyTorch for it.
+    type: int
+    default: 180
+author:
+  - The gpu-host-validation authors
+attributes:
+  check_mode:
+    support: full
+    description: Changes nothing, ever.
+"""
+
+EXAMPLES = r"""
+- name: Would this start?
+  inference_server_arguments:
+    engine: sglang
+    command: [/opt/sglang/bin/python, -m, sglang.launch_server]
+    arguments: {tp: 8, nsa-decode-backend: trtllm}
+"""
+
+RETURN = r"""
+problems:
+  description: "What is wrong: a list of argument, problem, successor."
+  returned: always
+  type: list
+  elements: dict
+options:
+  description: How many options the engine has.
+  returned: always
+  type: int
+model_type:
+  description: model_type, known, transformers (its version), config (the file).
+  returned: always
+  type: dict
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.gpu_host.evidence import LiveEvidence
+from ansible.module_utils.gpu_server import arguments, engines, model_type
+
+
+def main() -> None:
+    module = AnsibleModule(
+        argument_spec={
+            "engine": {"type": "str", "required": True, "choices": sorted(engines.ENGINES)},
+            "command": {"type": "list", "elements": "str", "required": True},
+            "arguments": {"type": "dict", "default": {}},
+            "model": {"type": "str"},
+            "environment": {"type": "dict", "default": {}},
+            "timeout": {"type": "int", "default": 180},
+        },
+        supports_check_mode=True,
+    )
+    params = module.params
+    environment = {str(name): str(value) for name, value in params["environment"].items()}
+    evidence = LiveEvidence()
+    settings = ["%s=%s" % item for item in environment.items()]
+    # vLLM shows its options only when asked for all of them.
+    question = ["--help=all"] if params["engine"] == "vllm" else ["--help"]
+    outcome = evidence.run(["env", *settings, *params["command"], *question], params["timeout"])
+    text = outcome.text + "\n" + outcome.error_text
+    options = arguments.options_of(text)
+    if not outcome.ok or outcome.rc or not options:
+        last = next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "no output")
+        why = outcome.reason or "exit status %s: %s" % (outcome.rc, last[:300])
+        asked = " ".join([*params["command"], *question])
+        module.fail_json(msg="%s does not show its options (%s). Is the engine installed in that environment?" % (asked, why))
+    found = arguments.problems(params["arguments"], options, engines.ENGINES[params["engine"]])
+    kind = model_type.read(evidence, params["model"] or "", params["command"], environment)
+    result = {"changed": False, "problems": found, "options": len(options), "model_type": kind}
+    if found:
+        told = arguments.describe(found)
+        module.fail_json(msg="The installed %s does not take these arguments; nothing was changed.\n%s" % (params["engine"], told), **result)
+    if kind["known"] is False:
+        module.fail_json(
+            msg="The installed transformers %s does not know the model type %s (%s); nothing was changed. Install a newer transformers."
+            % (kind["transformers"] or "", kind["model_type"], kind["config"]),
+            **result,
+        )
+    module.exit_json(**result)
+
+
+if __name__ == "__main__":
+    main()

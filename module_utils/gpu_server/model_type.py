@@ -1,0 +1,55 @@
+"""Is the type of a model known to what is installed? Read from files; importing the libraries would take a minute."""
+from __future__ import annotations
+
+import json
+import posixpath
+import re
+from typing import Any
+
+from ..gpu_host.evidence import Evidence
+from . import installed
+
+_PLACES = (
+    "transformers/models/auto/configuration_auto.py", "transformers/models/auto/auto_mappings.py", "sglang/srt/utils/hf_transformers_utils.py",
+    "sglang/srt/utils/hf_transformers/config.py", "vllm/transformers_utils/config.py",
+)  # fmt: skip
+
+
+def read(evidence: Evidence, model: str, words: list[str], environment: dict[str, str]) -> dict[str, Any]:
+    """``{model_type, known, transformers, config}``; `model_type` None where the model's config.json is not on this host (yet)."""
+    result: dict[str, Any] = {"model_type": None, "known": None, "transformers": None, "config": None}
+    result["transformers"] = (installed.packages(evidence, words, environment) or {}).get("transformers")
+    for path in _configs(evidence, model, environment):
+        reading = evidence.read(path, 4 << 20)
+        if reading.ok:
+            try:
+                content = json.loads(reading.text)
+            except (ValueError, RecursionError):
+                continue
+            if isinstance(content, dict) and isinstance(content.get("model_type"), str):
+                result.update(config=path, model_type=content["model_type"])
+                result["known"] = True if content.get("auto_map") else _known(evidence, content["model_type"], words, environment)
+                break
+    return result
+
+
+def _configs(evidence: Evidence, model: str, environment: dict[str, str]) -> list[str]:
+    if model.startswith("/"):
+        return [model.rstrip("/") + "/config.json"]
+    home = environment.get("HF_HOME") or posixpath.join(environment.get("HOME") or "/root", ".cache/huggingface")
+    snapshots = "%s/hub/models--%s/snapshots" % (home.rstrip("/"), model.replace("/", "--"))
+    return ["%s/%s/config.json" % (snapshots, name) for name in evidence.list(snapshots).entries]
+
+
+def _known(evidence: Evidence, model_type: str, words: list[str], environment: dict[str, str]) -> bool | None:
+    """Whether a table of the installed libraries names it; None where none of the tables is found."""
+    sign = re.compile(r"""["']%s["']""" % re.escape(model_type))
+    seen = None
+    for directory in installed.directories(evidence, words, environment):
+        for place in _PLACES:
+            reading = evidence.read("%s/%s" % (directory, place), 4 << 20)
+            if reading.ok:
+                if sign.search(reading.text):
+                    return True
+                seen = False if place.startswith("transformers") else seen
+    return seen
