@@ -1,5 +1,6 @@
 #!/usr/bin/python
 """The apt_plan module."""
+
 from __future__ import annotations
 
 DOCUMENTATION = r"""
@@ -221,7 +222,15 @@ def main() -> None:
         message = str(error)
         named = message.startswith(("apt ", "dpkg "))  # programs keep their own spelling
         module.fail_json(msg=message if named else message[0].upper() + message[1:], system=planner.system)
-    module.exit_json(changed=False, plan=plan, notes=notes, summary=one_line(plan), headline=headline(plan), system=planner.system, in_use=gpu_users.look(LiveEvidence(), module.params["server_units"]))
+    module.exit_json(
+        changed=False,
+        plan=plan,
+        notes=notes,
+        summary=one_line(plan),
+        headline=headline(plan),
+        system=planner.system,
+        in_use=gpu_users.look(LiveEvidence(), module.params["server_units"]),
+    )
 
 
 if __name__ == "__main__":

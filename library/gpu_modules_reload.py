@@ -1,5 +1,6 @@
 #!/usr/bin/python
 """The gpu_modules_reload module."""
+
 from __future__ import annotations
 
 DOCUMENTATION = r"""
@@ -54,7 +55,10 @@ from ansible.module_utils.gpu_provision import reloading
 
 def main() -> None:
     module = AnsibleModule(
-        argument_spec={"modules": {"type": "list", "elements": "str", "required": True}, "stop_units": {"type": "list", "elements": "str", "default": []}},
+        argument_spec={
+            "modules": {"type": "list", "elements": "str", "required": True},
+            "stop_units": {"type": "list", "elements": "str", "default": []},
+        },
         supports_check_mode=True,
     )
     modules, units = module.params["modules"], module.params["stop_units"]

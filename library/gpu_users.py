@@ -1,5 +1,6 @@
 #!/usr/bin/python
 """The gpu_users module."""
+
 from __future__ import annotations
 
 DOCUMENTATION = r"""

@@ -1,5 +1,6 @@
 #!/usr/bin/python
 """Documentation of the long_step action; the code is plugins/action/long_step.py."""
+
 from __future__ import annotations
 
 DOCUMENTATION = r"""

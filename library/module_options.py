@@ -1,5 +1,6 @@
 #!/usr/bin/python
 """The module_options module."""
+
 from __future__ import annotations
 
 DOCUMENTATION = r"""
@@ -95,7 +96,8 @@ def main() -> None:
         module.fail_json(msg="%s. Nothing was changed." % error)
     if problems:
         module.fail_json(
-            msg="Another place decides: %s. Nothing was changed. Take the line out there, or make it say the same." % "; ".join(problems), conflicts=problems
+            msg="Another place decides: %s. Nothing was changed. Take the line out there, or make it say the same." % "; ".join(problems),
+            conflicts=problems,
         )
     unknown = module_options.unknown_parameters(evidence, wanted)
     if unknown:
@@ -110,10 +112,16 @@ def main() -> None:
     waiting = [row for row in rows if row["pending"]]
     result = {
         "rows": rows,
-        "pending": ["%s %s is %s in the running module, %s is wanted" % (row["module"], row["option"], row["live"], row["wanted"]) for row in waiting],
-        "reload": module_options.to_reload(sorted({row["module"] for row in waiting}), [name for name in module_options.UNLOAD_ORDER if os.path.isdir("/sys/module/" + name)]),
+        "pending": [
+            "%s %s is %s in the running module, %s is wanted" % (row["module"], row["option"], row["live"], row["wanted"]) for row in waiting
+        ],
+        "reload": module_options.to_reload(
+            sorted({row["module"] for row in waiting}), [name for name in module_options.UNLOAD_ORDER if os.path.isdir("/sys/module/" + name)]
+        ),
         "in_use": gpu_users.look(evidence, module.params["server_units"]),
-        "initramfs": next((tool for tool in ("update-initramfs", "dracut") if shutil.which(tool, path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin")), ""),
+        "initramfs": next(
+            (tool for tool in ("update-initramfs", "dracut") if shutil.which(tool, path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin")), ""
+        ),
         "errors": errors.entries,
     }
     module.exit_json(changed=changed, diff={"before": before.text, "after": text, "before_header": path, "after_header": path}, **result)
@@ -126,7 +134,7 @@ def write(module: AnsibleModule, path: str, text: str) -> None:
         descriptor, temporary = tempfile.mkstemp(dir=module.tmpdir)
         with os.fdopen(descriptor, "w") as handle:
             handle.write(text)
-        os.chmod(temporary, 0o644)  # noqa: S103
+        os.chmod(temporary, 0o644)
         module.atomic_move(temporary, path)
     except OSError as error:
         module.fail_json(msg="%s cannot be written: %s. Run with --become." % (path, error.strerror or error))

@@ -1,4 +1,5 @@
 """What apt and dpkg print, read into plain values (all with LC_ALL=C)."""
+
 from __future__ import annotations
 
 import re
@@ -33,7 +34,17 @@ def steps(text: str, before: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
             continue
         verb, package, old, new, _rest = match.groups()
         old = old or before.get(package, {}).get("version")
-        action = "remove" if verb != "Inst" else "install" if not old else "upgrade" if newer(new or "", old) else "downgrade" if newer(old, new or "") else "reinstall"
+        action = (
+            "remove"
+            if verb != "Inst"
+            else "install"
+            if not old
+            else "upgrade"
+            if newer(new or "", old)
+            else "downgrade"
+            if newer(old, new or "")
+            else "reinstall"
+        )
         found.append({"action": action, "package": package, "from": old, "to": new if verb == "Inst" else None})
     return found
 
@@ -53,7 +64,11 @@ def _bytes(number: str, unit: str) -> int:
 def problem(text: str) -> str:
     """The lines of apt's output that say what is wrong, joined; the last lines when none is marked."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    marked = [line for line in lines if line.startswith(("E:", "Err:", "W: GPG", "W: OpenPGP")) or "unmet" in line or "Depends:" in line or "is not going to be" in line]
+    marked = [
+        line
+        for line in lines
+        if line.startswith(("E:", "Err:", "W: GPG", "W: OpenPGP")) or "unmet" in line or "Depends:" in line or "is not going to be" in line
+    ]
     return " ".join(dict.fromkeys(line[:300] for line in (marked or lines[-3:])[:6]))
 
 

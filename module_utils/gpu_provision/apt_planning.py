@@ -1,4 +1,5 @@
 """From what is wanted to what apt would do on this host, and every reason not to begin. Reads only; see `apt_trial`."""
+
 from __future__ import annotations
 
 import os
@@ -92,7 +93,14 @@ class Planner:
         wanted = self._repository(entry)
         if wanted is None:
             return None
-        source = Source(wanted["name"], wanted["uris"], wanted["suites"], wanted.get("components", ""), wanted.get("architectures", ""), signed_by=wanted.get("signed_by", ""))
+        source = Source(
+            wanted["name"],
+            wanted["uris"],
+            wanted["suites"],
+            wanted.get("components", ""),
+            wanted.get("architectures", ""),
+            signed_by=wanted.get("signed_by", ""),
+        )
         if not source.signed_by:
             source.key = fetch_key(wanted["key_url"], wanted["fingerprints"], self._opener)
         return source
@@ -114,7 +122,14 @@ class Planner:
         wanted = self._repository(entry)
         if wanted is None:
             return True
-        source = Source(wanted["name"], wanted["uris"], wanted["suites"], wanted.get("components", ""), wanted.get("architectures", ""), signed_by=wanted.get("signed_by", ""))
+        source = Source(
+            wanted["name"],
+            wanted["uris"],
+            wanted["suites"],
+            wanted.get("components", ""),
+            wanted.get("architectures", ""),
+            signed_by=wanted.get("signed_by", ""),
+        )
         if content_of(source.path) != source.text().encode():
             return False
         if source.signed_by:
@@ -140,7 +155,9 @@ class Planner:
     def _try(self, plan: dict[str, Any], source: Source | None, pin: tuple[str, str] | None, wanted: list[str]) -> None:
         if source and source.key:
             source.key = armored(source.key).encode()
-        plan["full_update"] = not any(name.endswith(("_Packages", "_Packages.lz4", "_Packages.gz")) for name in (os.listdir(LISTS) if os.path.isdir(LISTS) else ()))
+        plan["full_update"] = not any(
+            name.endswith(("_Packages", "_Packages.lz4", "_Packages.gz")) for name in (os.listdir(LISTS) if os.path.isdir(LISTS) else ())
+        )
         with Trial(source, pin, self._run) as trial:
             if source or plan["full_update"]:
                 problem = trial.update(plan["full_update"])
@@ -162,15 +179,22 @@ class Planner:
         version = self._options["version"]
         for name in missing:
             if name in headers(self.system, self.installed)["running"] and name not in self.installed:
-                text = "no package %s is to be had, so no module can be built for the running kernel %s. Upgrade the kernel and reboot into it first, or set nvidia_driver_headers: false."
-                raise PlanError(text % (name, self.system["kernel"]))
+                raise PlanError(
+                    "no package %s is to be had, so no module can be built for the running kernel %s. "
+                    "Upgrade the kernel and reboot into it first, or set nvidia_driver_headers: false." % (name, self.system["kernel"])
+                )
             others = [apt_parsing.upstream(found) for found in trial.available(name)]
             if others and version:
                 raise PlanError("no version of %s fits %s. The repository offers: %s." % (name, version, ", ".join(others)))
-        raise PlanError("no package %s is to be had from the sources of this host. Check the name, and that contrib and non-free are enabled." % ", ".join(missing))
+        raise PlanError(
+            "no package %s is to be had from the sources of this host. Check the name, and that contrib and non-free are enabled."
+            % ", ".join(missing)
+        )
 
     def _refuse_steps(self, steps: list[dict[str, Any]]) -> None:
-        forbidden = [step["package"] for step in steps if step["action"] != "remove" and apt_parsing.matches(step["package"], self._options["forbid"])]
+        forbidden = [
+            step["package"] for step in steps if step["action"] != "remove" and apt_parsing.matches(step["package"], self._options["forbid"])
+        ]
         if forbidden:
             raise PlanError("this would install %s. %s" % (", ".join(forbidden[:8]), self._options["forbid_reason"]))
         removed = [step["package"] for step in steps if step["action"] == "remove" and not self._managed(step["package"])]
@@ -178,7 +202,10 @@ class Planner:
             raise PlanError("this would remove %s, which does not belong to the driver. Remove it by hand if that is right." % ", ".join(removed[:8]))
         held = [step["package"] for step in steps if self.installed.get(step["package"], {}).get("held") and not self._managed(step["package"])]
         if held:
-            raise PlanError("this would change %s, which is held on this host for another reason. Release it first (apt-mark unhold) if that is right." % ", ".join(held[:8]))
+            raise PlanError(
+                "this would change %s, which is held on this host for another reason. Release it first (apt-mark unhold) if that is right."
+                % ", ".join(held[:8])
+            )
         back = [step for step in steps if step["action"] == "downgrade" and self._managed(step["package"])]
         if back and not self._options["allow_downgrade"]:
             text = "this would go back from %s to %s (%d packages). Set nvidia_driver_allow_downgrade: true if that is right."
@@ -190,15 +217,19 @@ class Planner:
             needs.update({"/var/lib/dkms": BUILD_BYTES, "/boot": BOOT_BYTES})
         by_device: dict[int, list[Any]] = {}
         for path, need in needs.items():
-            while not os.path.isdir(path):
-                path = os.path.dirname(path)
-            row = by_device.setdefault(os.stat(path).st_dev, [path, 0])
+            there = path
+            while not os.path.isdir(there):
+                there = os.path.dirname(there)
+            row = by_device.setdefault(os.stat(there).st_dev, [there, 0])
             row[1] += need
         for path, need in by_device.values():
             free = os.statvfs(path)
             left = free.f_bavail * free.f_frsize
             if left < need:
-                raise PlanError("the file system of %s has %d MB free and %d MB are needed. Nothing was changed. Make room (apt-get clean, old kernels), then run again." % (path, left // 10**6, need // 10**6))
+                raise PlanError(
+                    "the file system of %s has %d MB free and %d MB are needed. Nothing was changed. "
+                    "Make room (apt-get clean, old kernels), then run again." % (path, left // 10**6, need // 10**6)
+                )
 
     def _refuse_leftovers(self) -> None:
         broken = [name for name, value in self.installed.items() if value["broken"]]
@@ -206,7 +237,10 @@ class Planner:
             raise PlanError("dpkg was interrupted: %s is not configured. Run `dpkg --configure -a` on this host first." % ", ".join(broken[:8]))
         traces = [path for path in _RUNFILE_TRACES if os.path.exists(path) and not any(self._managed(name) for name in self.installed)]
         if traces and self._options["refuse_runfile"]:
-            raise PlanError("a driver from NVIDIA's .run installer is there (%s) and would be mixed with packages. Run nvidia-uninstall first, or set nvidia_driver_source: runfile." % traces[0])
+            raise PlanError(
+                "a driver from NVIDIA's .run installer is there (%s) and would be mixed with packages. "
+                "Run nvidia-uninstall first, or set nvidia_driver_source: runfile." % traces[0]
+            )
 
     # afterwards -----------------------------------------------------------------------------------------------------
 

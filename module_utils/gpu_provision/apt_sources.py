@@ -1,4 +1,5 @@
 """What makes up a package source: its key after verification, its preferences, the mirror of the distribution."""
+
 from __future__ import annotations
 
 import base64
@@ -25,8 +26,10 @@ def fetch_key(url: str, wanted: list[str], opener: Callable[[str], bytes]) -> by
         raise PlanError("the key file %s %s." % (url, error)) from error
     strangers = [fingerprint for fingerprint in found if fingerprint not in normal]
     if strangers:
-        text = "the key file %s holds the key %s, but %s is expected. Nothing was changed. If NVIDIA published a new key, compare its fingerprint on a second way and set it."
-        raise PlanError(text % (url, ", ".join(strangers), ", ".join(sorted(normal))))
+        raise PlanError(
+            "the key file %s holds the key %s, but %s is expected. Nothing was changed. If a new key was published, compare its fingerprint "
+            "on a second way and set it." % (url, ", ".join(strangers), ", ".join(sorted(normal)))
+        )
     return data
 
 

@@ -3,6 +3,7 @@
 apt itself judges: it fetches the repository's index, verifies its signature with the key that was given, and works out what would
 be installed, against copies of the host's sources and preferences. The host's own files stay as they are.
 """
+
 from __future__ import annotations
 
 import os
@@ -133,8 +134,8 @@ class Trial:
         return os.path.join(self._directory, name)
 
     def _options(self, sources: str) -> list[str]:
-        settings = ("Dir::State::lists=" + self._path("lists"), "Dir::Cache=" + self._path("cache"), "Dir::Etc::sourceparts=" + self._path(sources))
-        settings += ("Dir::Etc::preferencesparts=" + self._path("preferences"),)
+        settings = ["Dir::State::lists=" + self._path("lists"), "Dir::Cache=" + self._path("cache")]
+        settings += ["Dir::Etc::sourceparts=" + self._path(sources), "Dir::Etc::preferencesparts=" + self._path("preferences")]
         return [word for setting in settings for word in ("-o", setting)]
 
 
@@ -148,7 +149,9 @@ def install_options(recommends: bool) -> list[str]:
 def run_apt(argv: list[str]) -> tuple[int, str]:
     environment = dict(os.environ, **ENVIRONMENT)
     try:
-        done = subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment, timeout=300, check=False)
+        done = subprocess.run(
+            argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment, timeout=300, check=False
+        )
     except FileNotFoundError:
         return 127, "E: no program %s" % argv[0]
     except subprocess.TimeoutExpired:
@@ -166,4 +169,4 @@ def _copy_files(source: str, target: str) -> None:
 def _write(path: str, content: bytes) -> None:
     with open(path, "wb") as handle:
         handle.write(content)
-    os.chmod(path, 0o644)  # noqa: S103
+    os.chmod(path, 0o644)

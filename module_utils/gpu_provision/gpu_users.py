@@ -2,6 +2,7 @@
 
 Read before a driver, a module or a unit is touched. Processes of LXC containers are seen from their host, as they should be.
 """
+
 from __future__ import annotations
 
 import os
@@ -9,10 +10,15 @@ import re
 from fnmatch import fnmatch
 from typing import Any
 
-from ..gpu_host.evidence import Evidence
+from ansible.module_utils.gpu_host.evidence import Evidence
 
 # Services of the driver itself: they hold the device files, do no work, and a reload stops and starts them.
-DRIVER_SERVICES = {"nvidia-persiste": "nvidia-persistenced", "nv-fabricmanage": "nvidia-fabricmanager", "nv-hostengine": "nvidia-dcgm", "nvidia-imex": "nvidia-imex"}
+DRIVER_SERVICES = {
+    "nvidia-persiste": "nvidia-persistenced",
+    "nv-fabricmanage": "nvidia-fabricmanager",
+    "nv-hostengine": "nvidia-dcgm",
+    "nvidia-imex": "nvidia-imex",
+}
 _NODE = re.compile(r"/dev/nvidia(?:\d+|-uvm|-uvm-tools|ctl|-modeset|-caps/.*)?$")
 UNITS_COMMAND = ["systemctl", "list-units", "--type=service", "--state=active,activating,reloading", "--plain", "--no-legend", "--no-pager", "--full"]
 

@@ -2,14 +2,15 @@
 
 Values are compared as the kernel reads them: Y is 1, 0x11 is 17, -1 is 4294967295, and a RegistryDwords string is its set of keys.
 """
+
 from __future__ import annotations
 
 import re
 from typing import Any
 
-from ..gpu_host import modprobe
-from ..gpu_host.errors import Errors
-from ..gpu_host.evidence import Evidence
+from ansible.module_utils.gpu_host import modprobe
+from ansible.module_utils.gpu_host.errors import Errors
+from ansible.module_utils.gpu_host.evidence import Evidence
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*\Z")
 _PLAIN = re.compile(r"[A-Za-z0-9_.:,+-]+\Z")

@@ -3,6 +3,7 @@
 A package repository is only as good as the check of its key: the file that was downloaded must hold the keys that were
 expected and no other, because apt accepts a signature by any key of the file. RFC 4880 section 4.2 (packets), 12.2 (fingerprints).
 """
+
 from __future__ import annotations
 
 import base64

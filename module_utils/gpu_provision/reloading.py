@@ -1,9 +1,11 @@
 """Unloads and loads kernel modules beside the services that hold them; leaves the host as it was when a module stays."""
+
 from __future__ import annotations
 
-from typing import Any, Sequence
+from collections.abc import Sequence
+from typing import Any
 
-from ..gpu_host.evidence import Evidence
+from ansible.module_utils.gpu_host.evidence import Evidence
 
 # In the order in which they stop.
 DRIVER_UNITS = ("nvidia-dcgm.service", "dcgm.service", "nvidia-fabricmanager.service", "nvidia-persistenced.service")
@@ -30,7 +32,12 @@ def reload(evidence: Evidence, modules: Sequence[str], units: Sequence[str]) -> 
     restarts = [fault for fault in (_command(evidence, ["systemctl", "start", unit], log) for unit in reversed(stopped)) if fault]
     if broken or restarts:
         what = "; ".join(broken + restarts)
-        return {"reloaded": False, "failed": True, "reason": "After unloading %s: %s. See journalctl -k -n 50 on this host." % (", ".join(gone) or "nothing", what), "log": log}
+        return {
+            "reloaded": False,
+            "failed": True,
+            "reason": "After unloading %s: %s. See journalctl -k -n 50 on this host." % (", ".join(gone) or "nothing", what),
+            "log": log,
+        }
     return {"reloaded": not reason, "failed": False, "reason": reason, "log": log}
 
 

@@ -1,4 +1,5 @@
 """Which system a host runs, as the tables of the roles name it, and which kernel headers it needs."""
+
 from __future__ import annotations
 
 import os
@@ -29,7 +30,13 @@ def system(root: str = "/", packages: dict[str, dict[str, Any]] | None = None) -
     manager = (packages or {}).get("pve-manager")
     if manager:
         key, label = "pve" + manager["version"].partition(".")[0], "Proxmox VE " + manager["version"]
-    return {"key": key, "label": label, "codename": values.get("VERSION_CODENAME", ""), "architecture": platform.machine(), "kernel": platform.release()}
+    return {
+        "key": key,
+        "label": label,
+        "codename": values.get("VERSION_CODENAME", ""),
+        "architecture": platform.machine(),
+        "kernel": platform.release(),
+    }
 
 
 def choose_system(own: dict[str, Any], table: dict[str, Any]) -> dict[str, Any]:
@@ -40,7 +47,10 @@ def choose_system(own: dict[str, Any], table: dict[str, Any]) -> dict[str, Any]:
         raise PlanError("%s is not supported. Supported are: %s." % (own["label"], supported))
     architectures = entry.get("architectures", ["x86_64"])
     if own["architecture"] not in architectures:
-        raise PlanError("the architecture %s of this host is not supported on %s; supported: %s." % (own["architecture"], entry["label"], ", ".join(architectures)))
+        raise PlanError(
+            "the architecture %s of this host is not supported on %s; supported: %s."
+            % (own["architecture"], entry["label"], ", ".join(architectures))
+        )
     return dict(entry)
 
 

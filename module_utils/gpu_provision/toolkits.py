@@ -1,9 +1,11 @@
 """CUDA toolkits: their package, and whether programs that they build run on a driver."""
+
 from __future__ import annotations
 
 import re
 
-from ..gpu_host import driver_requirements, versions
+from ansible.module_utils.gpu_host import driver_requirements, versions
+
 from .systems import PlanError
 
 
@@ -21,12 +23,17 @@ def notes(wanted: list[str], driver: str) -> list[str]:
         package(version)
         full = driver_requirements.driver_for_cuda(version)
         if not driver:
-            found.append("no driver is loaded, so CUDA %s could not be compared with it%s" % (version, "; it needs %s or newer" % full if full else ""))
+            found.append(
+                "no driver is loaded, so CUDA %s could not be compared with it%s" % (version, "; it needs %s or newer" % full if full else "")
+            )
             continue
         runs = driver_requirements.runs_cuda(driver, version)
         if runs is False:
-            text = "CUDA %s does not run on the driver %s of this host: it needs %s or newer. Upgrade the driver first (nvidia_driver_branch), or take an older toolkit (newest for this driver: %s)."
-            raise PlanError(text % (version, driver, full or "a newer one", driver_requirements.cuda_of_driver(driver) or "unknown"))
+            newest = driver_requirements.cuda_of_driver(driver) or "unknown"
+            raise PlanError(
+                "CUDA %s does not run on the driver %s of this host: it needs %s or newer. Upgrade the driver first (nvidia_driver_branch), "
+                "or take an older toolkit (newest for this driver: %s)." % (version, driver, full or "a newer one", newest)
+            )
         if runs is None:
             found.append("CUDA %s is not in the table of known releases; whether the driver %s is new enough is unknown" % (version, driver))
         elif versions.at_least(driver, full) is False:

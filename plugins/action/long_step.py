@@ -2,6 +2,7 @@
 
 The command runs detached, so a connection that breaks for a moment does not end it half way through.
 """
+
 from __future__ import annotations
 
 import shlex
@@ -59,11 +60,16 @@ class ActionModule(ActionBase):
         settings = " ".join("%s=%s" % (name, shlex.quote(str(value))) for name, value in environment.items())
         inner = "%s %s > log 2>&1; echo $? > code.new; mv code.new code" % ("env " + settings if settings else "", command)
         # With a terminal (ssh -tt) the end of this shell hangs up on its children: ignored from here on, and the step runs before we go.
-        script = 'trap "" HUP; d=$(mktemp -d "${TMPDIR:-/tmp}/long-step.XXXXXX") && cd "$d" && { setsid sh -c %s </dev/null >/dev/null 2>&1 & echo $! > pid; while [ ! -e log ]; do sleep 0.05; done; echo "$d"; }'
+        script = (
+            'trap "" HUP; d=$(mktemp -d "${TMPDIR:-/tmp}/long-step.XXXXXX") && cd "$d" && '
+            '{ setsid sh -c %s </dev/null >/dev/null 2>&1 & echo $! > pid; while [ ! -e log ]; do sleep 0.05; done; echo "$d"; }'
+        )
         answer = self._low_level_execute_command(script % shlex.quote(inner))
         directory = (answer.get("stdout") or "").strip().splitlines()[-1:]
         if answer.get("rc") != 0 or not directory:
-            raise AnsibleActionFail("the command could not be started: %s" % ((answer.get("stderr") or answer.get("stdout") or "no reason given").strip()))
+            raise AnsibleActionFail(
+                "the command could not be started: %s" % ((answer.get("stderr") or answer.get("stdout") or "no reason given").strip())
+            )
         return directory[0]
 
     def _follow(self, directory: str, args: dict[str, Any], began: float) -> tuple[int | None, str]:

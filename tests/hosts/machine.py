@@ -3,6 +3,7 @@
 Address book: each host takes a number below /run/gpu-test-hosts (made with mkdir, so two runs never share one), which
 gives the address 10.231.0.NUMBER, the network namespace and the cgroup `gth-NUMBER`, and the link `gth-NUMBER`.
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -49,7 +50,7 @@ class Host:
 
 
 def run(*argv: str, check: bool = True) -> str:
-    result = subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    result = subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
     if check and result.returncode:
         raise HostError("%s: %s" % (" ".join(argv), result.stdout.strip() or "exit code %d" % result.returncode))
     return result.stdout
@@ -81,7 +82,7 @@ def bridge() -> None:
     run("ip", "link", "set", BRIDGE, "up")
 
 
-def boot(name: str, release: str, rootfs: Path, state: Path, options: list[str], lifetime: int) -> Host:
+def boot(name: str, release: str, rootfs: Path, state: Path, *, options: list[str], lifetime: int) -> Host:
     """Boot a host and return at once; `wait_ready` waits for its SSH."""
     directory = state / "hosts" / name
     if directory.exists():
@@ -181,7 +182,7 @@ def enter(host: Host, state: Path, argv: list[str]) -> int:
     process = leader(host, state)
     if process is None:
         raise HostError("the host %s does not run" % host.name)
-    return subprocess.run(["nsenter", "-m", "-t", str(process), *argv]).returncode
+    return subprocess.run(["nsenter", "-m", "-t", str(process), *argv], check=False).returncode
 
 
 def remove(directory: Path) -> None:
@@ -240,4 +241,11 @@ def _mounts_below(directory: Path) -> list[str]:
 
 
 def as_dict(host: Host, state: Path) -> dict[str, Any]:
-    return {"name": host.name, "address": host.address, "release": host.release, "user": "root", "key": host.key, "root": str(state / "hosts" / host.name / "root")}
+    return {
+        "name": host.name,
+        "address": host.address,
+        "release": host.release,
+        "user": "root",
+        "key": host.key,
+        "root": str(state / "hosts" / host.name / "root"),
+    }

@@ -10,6 +10,7 @@
 
 Needs root. State lies in .test-hosts/ of the checkout (or GPU_TEST_HOSTS); hosts stop by themselves after --lifetime.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -23,8 +24,8 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
-import machine  # noqa: E402
-import rootfs  # noqa: E402
+import machine
+import rootfs
 
 STATE = Path(os.environ.get("GPU_TEST_HOSTS") or HERE.parent.parent / ".test-hosts")
 SSH_ARGS = "-o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o LogLevel=ERROR"
@@ -50,7 +51,9 @@ def up(pairs: list[str], options: list[str], lifetime: int) -> list[machine.Host
     releases = {release or "bookworm" for _name, release in wanted}
     with ThreadPoolExecutor(2) as pool:
         trees = dict(zip(releases, pool.map(lambda release: rootfs.ensure(release, STATE), releases)))
-    hosts = [machine.boot(name, release or "bookworm", trees[release or "bookworm"], STATE, options, lifetime) for name, release in wanted]
+    hosts = []
+    for name, release in wanted:
+        hosts.append(machine.boot(name, release or "bookworm", trees[release or "bookworm"], STATE, options=options, lifetime=lifetime))
     for host in hosts:
         machine.wait_ready(host, STATE)
     return hosts

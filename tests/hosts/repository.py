@@ -3,6 +3,7 @@
 Two driver branches with two versions of one, the CUDA toolkits 12.8 and 13.1, the `cuda` metapackage that pulls a driver in, and what they
 depend on. So pin, hold, upgrade, downgrade and refusal are decided by the real apt and dpkg of a test host.
 """
+
 from __future__ import annotations
 
 import os
@@ -52,10 +53,18 @@ def driver(version: str) -> list[Package]:
     same = "(= %s)" % full
 
     def library(name: str, so: str) -> Package:
-        return Package(name, full, files={"%s/%s.%s" % (LIBRARIES, so, version): version + "\n"}, links={"%s/%s.1" % (LIBRARIES, so): "%s.%s" % (so, version)})
+        return Package(
+            name, full, files={"%s/%s.%s" % (LIBRARIES, so, version): version + "\n"}, links={"%s/%s.1" % (LIBRARIES, so): "%s.%s" % (so, version)}
+        )
 
-    persistenced = {"usr/bin/nvidia-persistenced": DAEMON, "usr/lib/systemd/system/nvidia-persistenced.service": UNIT % ("Persistence Daemon", "nvidia-persistenced")}
-    fabric = {"usr/bin/nv-fabricmanager": DAEMON, "usr/lib/systemd/system/nvidia-fabricmanager.service": UNIT % ("Fabric Manager", "nv-fabricmanager")}
+    persistenced = {
+        "usr/bin/nvidia-persistenced": DAEMON,
+        "usr/lib/systemd/system/nvidia-persistenced.service": UNIT % ("Persistence Daemon", "nvidia-persistenced"),
+    }
+    fabric = {
+        "usr/bin/nv-fabricmanager": DAEMON,
+        "usr/lib/systemd/system/nvidia-fabricmanager.service": UNIT % ("Fabric Manager", "nv-fabricmanager"),
+    }
     return [
         library("libcuda1", "libcuda.so"),
         library("libnvidia-ml1", "libnvidia-ml.so"),
@@ -63,7 +72,11 @@ def driver(version: str) -> list[Package]:
         Package("nvidia-smi", full, "libnvidia-ml1 " + same, {"usr/bin/nvidia-smi": SMI}),
         Package("nvidia-persistenced", full, "", persistenced),
         Package("nvidia-modprobe", full),
-        Package("nvidia-driver-cuda", full, ", ".join("%s %s" % (name, same) for name in ("libcuda1", "libnvidia-ml1", "nvidia-smi", "libnvidia-ptxjitcompiler1"))),
+        Package(
+            "nvidia-driver-cuda",
+            full,
+            ", ".join("%s %s" % (name, same) for name in ("libcuda1", "libnvidia-ml1", "nvidia-smi", "libnvidia-ptxjitcompiler1")),
+        ),
         Package("nvidia-kernel-open-dkms", full, "dkms", postinst=DKMS_POSTINST % version, conflicts="nvidia-kernel-dkms"),
         Package("nvidia-kernel-dkms", full, "dkms", postinst=DKMS_POSTINST % version, conflicts="nvidia-kernel-open-dkms"),
         Package("nvidia-open", full, "nvidia-driver-cuda %s, nvidia-kernel-open-dkms %s, nvidia-persistenced %s" % (same, same, same)),
@@ -87,7 +100,10 @@ def others() -> list[Package]:
         root = "usr/local/cuda-" + dotted
         files = {root + "/version.json": '{"cuda": {"name": "CUDA SDK", "version": "%s.0"}}\n' % dotted}
         files[root + "/bin/nvcc"] = "#!/bin/sh\necho 'Cuda compilation tools, release %s, V%s.40'\n" % (dotted, dotted)
-        packages += [Package("cuda-nvcc-" + toolkit, dotted + ".40-1", "", files), Package("cuda-toolkit-" + toolkit, dotted + ".0-1", "cuda-nvcc-" + toolkit)]
+        packages += [
+            Package("cuda-nvcc-" + toolkit, dotted + ".40-1", "", files),
+            Package("cuda-toolkit-" + toolkit, dotted + ".0-1", "cuda-nvcc-" + toolkit),
+        ]
     return packages
 
 
@@ -125,15 +141,22 @@ def build(target: Path) -> Path:
         home.mkdir(mode=0o700)
         gpg = ["gpg", "--homedir", str(home), "--batch", "--quiet", "--yes"]
         for name in ("right", "wrong"):
-            subprocess.run([*gpg, "--passphrase", "", "--quick-gen-key", "%s@example.org" % name, "rsa3072", "sign", "1y"], check=True, stderr=subprocess.DEVNULL)
+            subprocess.run(
+                [*gpg, "--passphrase", "", "--quick-gen-key", "%s@example.org" % name, "rsa3072", "sign", "1y"], check=True, stderr=subprocess.DEVNULL
+            )
             key = subprocess.run([*gpg, "--armor", "--export", "%s@example.org" % name], check=True, stdout=subprocess.PIPE).stdout
             (target / ("key.asc" if name == "right" else "wrong-key.asc")).write_bytes(key)
         listing = subprocess.run([*gpg, "--with-colons", "--list-keys", "right@example.org"], check=True, stdout=subprocess.PIPE, text=True).stdout
         (target / "fingerprint").write_text(next(line.split(":")[9] for line in listing.splitlines() if line.startswith("fpr")) + "\n")
-        for name, argv in (("Packages", ["apt-ftparchive", "packages", "."]), ("Release", ["apt-ftparchive", "-o", "APT::FTPArchive::Release::Origin=NVIDIA", "release", "."])):
+        for name, argv in (
+            ("Packages", ["apt-ftparchive", "packages", "."]),
+            ("Release", ["apt-ftparchive", "-o", "APT::FTPArchive::Release::Origin=NVIDIA", "release", "."]),
+        ):
             content = subprocess.run(argv, cwd=pool, check=True, stdout=subprocess.PIPE).stdout
             (pool / name).write_bytes(content)
-        subprocess.run([*gpg, "--local-user", "right@example.org", "--clearsign", "--output", str(pool / "InRelease"), str(pool / "Release")], check=True)
+        subprocess.run(
+            [*gpg, "--local-user", "right@example.org", "--clearsign", "--output", str(pool / "InRelease"), str(pool / "Release")], check=True
+        )
         subprocess.run(["gpgconf", "--homedir", str(home), "--kill", "all"], check=False)
     return target
 

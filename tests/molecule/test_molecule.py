@@ -1,4 +1,5 @@
 """The roles on real Debian 12 and 13 hosts: every molecule scenario, from nothing to nothing."""
+
 from __future__ import annotations
 
 import os

@@ -1,4 +1,5 @@
 """What apt prints, which system a host is, what is wanted of it."""
+
 from __future__ import annotations
 
 import subprocess
@@ -45,7 +46,22 @@ def test_sizes(text: str, expected: tuple[Any, Any]) -> None:
     assert apt_parsing.sizes(text) == expected
 
 
-ORDERED = ["1.0~rc1", "1.0", "1.0-1", "1.0-1+b1", "1.0-2", "1.0a", "1.0.1", "1.2", "1.10", "2", "550.163.01-2", "580.65.06-1", "580.95.05-0ubuntu1", "1:0.1"]
+ORDERED = [
+    "1.0~rc1",
+    "1.0",
+    "1.0-1",
+    "1.0-1+b1",
+    "1.0-2",
+    "1.0a",
+    "1.0.1",
+    "1.2",
+    "1.10",
+    "2",
+    "550.163.01-2",
+    "580.65.06-1",
+    "580.95.05-0ubuntu1",
+    "1:0.1",
+]
 
 
 def test_versions_sort_as_dpkg_sorts_them() -> None:
@@ -111,15 +127,28 @@ def test_every_apt_system_has_a_verified_repository_and_its_packages() -> None:
         for kind in ("nvidia_open", "nvidia_proprietary", "nvidia_userspace"):
             loose = [package for package in row["packages"][kind] if package != "dkms" and not apt_parsing.matches(package, managed)]
             assert loose == [], (name, kind)
-        assert not any(apt_parsing.matches(package, managed) and not apt_parsing.matches(package, exempt) for package in ("libnvidia-container1", "nvidia-container-toolkit", "cuda-toolkit-12-8"))
+        assert not any(
+            apt_parsing.matches(package, managed) and not apt_parsing.matches(package, exempt)
+            for package in ("libnvidia-container1", "nvidia-container-toolkit", "cuda-toolkit-12-8")
+        )
 
 
 @pytest.mark.parametrize(
     ("kernel", "packages", "running", "coming"),
     [
         ("6.1.0-40-amd64", ["linux-image-amd64", "linux-image-6.1.0-40-amd64"], ["linux-headers-6.1.0-40-amd64"], ["linux-headers-amd64"]),
-        ("6.8.0-60-generic", ["linux-image-generic-hwe-22.04", "linux-image-6.8.0-60-generic"], ["linux-headers-6.8.0-60-generic"], ["linux-headers-generic-hwe-22.04"]),
-        ("6.14.8-2-pve", ["proxmox-default-kernel", "proxmox-kernel-6.14", "proxmox-kernel-6.14.8-2-pve-signed"], ["proxmox-headers-6.14.8-2-pve"], ["proxmox-default-headers", "proxmox-headers-6.14"]),
+        (
+            "6.8.0-60-generic",
+            ["linux-image-generic-hwe-22.04", "linux-image-6.8.0-60-generic"],
+            ["linux-headers-6.8.0-60-generic"],
+            ["linux-headers-generic-hwe-22.04"],
+        ),
+        (
+            "6.14.8-2-pve",
+            ["proxmox-default-kernel", "proxmox-kernel-6.14", "proxmox-kernel-6.14.8-2-pve-signed"],
+            ["proxmox-headers-6.14.8-2-pve"],
+            ["proxmox-default-headers", "proxmox-headers-6.14"],
+        ),
     ],
 )
 def test_headers(kernel: str, packages: list[str], running: list[str], coming: list[str]) -> None:
@@ -143,7 +172,11 @@ def test_pin_lets_one_branch_in_and_nothing_else() -> None:
     [
         ("sources.list", "deb http://mirror.example/debian bookworm main\n"),
         ("sources.list", "deb [arch=amd64 signed-by=/x] http://mirror.example/debian bookworm main\n"),
-        ("sources.list.d/a.sources", "Types: deb\nURIs: http://security.example/\nSuites: bookworm-security\n\nTypes: deb\nURIs: http://mirror.example/debian\nSuites: bookworm bookworm-updates\n"),
+        (
+            "sources.list.d/a.sources",
+            "Types: deb\nURIs: http://security.example/\nSuites: bookworm-security\n\n"
+            "Types: deb\nURIs: http://mirror.example/debian\nSuites: bookworm bookworm-updates\n",
+        ),
     ],
 )
 def test_distribution_mirror(tmp_path: Path, name: str, text: str) -> None:
@@ -201,7 +234,11 @@ def test_packages_of_two_versions_are_not_as_wanted(monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize(
     ("simulation", "options", "message"),
     [
-        ("Inst nvidia-kernel-open-dkms (580.95.05-1 x [amd64])\n", {"forbid": ["*-dkms"], "forbid_reason": "Not here."}, "would install nvidia-kernel-open-dkms. Not here."),
+        (
+            "Inst nvidia-kernel-open-dkms (580.95.05-1 x [amd64])\n",
+            {"forbid": ["*-dkms"], "forbid_reason": "Not here."},
+            "would install nvidia-kernel-open-dkms. Not here.",
+        ),
         ("Remv openssh-server [1:9]\n", {}, "would remove openssh-server, which does not belong to the driver"),
         ("Inst libcuda1 [595.45.04-1] (580.95.05-1 x [amd64])\n", {}, r"go back from 595.45.04 to 580.95.05 \(1 packages\)"),
         ("Inst linux-image-amd64 [1-1] (2-1 x [amd64])\n", {}, "would change linux-image-amd64, which is held on this host for another reason"),

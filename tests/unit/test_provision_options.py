@@ -1,4 +1,5 @@
 """Module options, users of GPUs and the reload: the drop-in as kmod reads it, conflicts named, modules in order."""
+
 from __future__ import annotations
 
 import os
@@ -41,7 +42,10 @@ class Fake(Evidence):
 
 
 def test_text() -> None:
-    options = {"nvidia-uvm": {"uvm_disable_hmm": True}, "nvidia": {"NVreg_RegistryDwords": {"ForceP2P": "0x11", "RMForceP2PType": 1}, "NVreg_X": "a b"}}
+    options = {
+        "nvidia-uvm": {"uvm_disable_hmm": True},
+        "nvidia": {"NVreg_RegistryDwords": {"ForceP2P": "0x11", "RMForceP2PType": 1}, "NVreg_X": "a b"},
+    }
     assert module_options.render(options) == (
         "# Written by Ansible (nvidia_module_options); changes are overwritten.\n"
         'options nvidia NVreg_RegistryDwords="ForceP2P=0x11;RMForceP2PType=1" NVreg_X="a b"\n'
@@ -68,7 +72,13 @@ def test_what_modprobe_would_misread_is_refused(options: dict[str, Any]) -> None
         module_options.render(options)
 
 
-@given(st.dictionaries(st.from_regex(r"[A-Za-z][A-Za-z0-9_]{0,12}", fullmatch=True), st.one_of(st.booleans(), st.integers(-1, 2**32), st.text(max_size=12)), max_size=4))
+@given(
+    st.dictionaries(
+        st.from_regex(r"[A-Za-z][A-Za-z0-9_]{0,12}", fullmatch=True),
+        st.one_of(st.booleans(), st.integers(-1, 2**32), st.text(max_size=12)),
+        max_size=4,
+    )
+)
 def test_what_is_written_is_read_back(options: dict[str, Any]) -> None:
     try:
         text = module_options.render({"nvidia": options})
@@ -76,13 +86,17 @@ def test_what_is_written_is_read_back(options: dict[str, Any]) -> None:
         return
     found = modprobe.Configuration()
     modprobe.parse(text, OWN, found)
-    assert {option.name: option.value for option in found.options} == {name: module_options.value_text("nvidia", name, value) for name, value in options.items()}
+    assert {option.name: option.value for option in found.options} == {
+        name: module_options.value_text("nvidia", name, value) for name, value in options.items()
+    }
     assert found.commands == [] and found.faults == []
 
 
 @pytest.mark.skipif(not shutil.which("modprobe"), reason="kmod is not installed")
 def test_kmod_reads_it_so(tmp_path: Path) -> None:
-    text = module_options.render({"nvidia": {"NVreg_RegistryDwords": {"ForceP2P": "0x11", "RMForceP2PType": 1}}, "nvidia_uvm": {"uvm_disable_hmm": 1}})
+    text = module_options.render(
+        {"nvidia": {"NVreg_RegistryDwords": {"ForceP2P": "0x11", "RMForceP2PType": 1}}, "nvidia_uvm": {"uvm_disable_hmm": 1}}
+    )
     (tmp_path / "x.conf").write_text(text)
     told = subprocess.run(["modprobe", "-C", str(tmp_path), "-c"], capture_output=True, text=True, check=False).stdout
     assert [line for line in told.splitlines() if line.startswith("options nvidia")] == text.splitlines()[1:]
@@ -211,7 +225,10 @@ def test_users(tmp_path: Path) -> None:
         {"pid": 20, "command": "python3", "devices": ["/dev/nvidia-uvm", "/dev/nvidia0"], "unit": "sglang.service", "container": ""},
         {"pid": 30, "command": "python3", "devices": ["/dev/nvidiactl"], "unit": "vllm.service", "container": "105"},
     ]
-    assert gpu_users.describe(found["users"], ["sglang.service"]) == "python3 (pid 20, sglang.service); python3 (pid 30, container 105); server unit sglang.service"
+    assert (
+        gpu_users.describe(found["users"], ["sglang.service"])
+        == "python3 (pid 20, sglang.service); python3 (pid 30, container 105); server unit sglang.service"
+    )
     assert gpu_users.describe([], []) == ""
 
 

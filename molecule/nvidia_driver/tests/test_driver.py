@@ -1,4 +1,5 @@
 """What the roles left on the host after everything that the scenario did to it."""
+
 from __future__ import annotations
 
 import os

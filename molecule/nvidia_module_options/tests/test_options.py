@@ -1,4 +1,5 @@
 """What the role left: on the host of the kernel everything, in the container nothing."""
+
 from __future__ import annotations
 
 import os
