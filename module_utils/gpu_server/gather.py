@@ -148,7 +148,7 @@ def _place_ranks(facts: dict[str, Any]) -> None:
 def _read_log(evidence: Evidence, params: dict[str, Any], facts: dict[str, Any], engine: Engine | None, errors: Errors) -> None:
     process = facts["process"]
     path = params.get("log")
-    if not path and process and not process["unit"]:
+    if not path and process and not (facts["unit"] and facts["unit"]["output"] and ":" in facts["unit"]["output"]):
         path = processes.output(evidence, process["pid"], errors)
     source = log_source.read(evidence, facts["unit"], path, engine, errors)
     zone = re.match(r"([+-])(\d\d)(\d\d)", evidence.run(ZONE_COMMAND, 5).text)

@@ -54,11 +54,24 @@ def read(evidence: Evidence, name: str, errors: Errors) -> dict[str, Any] | None
         "needs_reload": {"yes": True, "no": False}.get(values.get("NeedDaemonReload", "")),
         "file": values.get("FragmentPath") or None,
         "enabled": values.get("UnitFileState") or None,
-        "output": values.get("StandardError") if values.get("StandardError") not in (None, "", "inherit") else values.get("StandardOutput"),
+        "output": _output(evidence, values),
         "main_pid": _integer(values.get("MainPID")) or None,
         "user": values.get("User") or None,
         "started_after_boot_s": (_integer(values.get("ExecMainStartTimestampMonotonic")) or 0) / 1e6 or None,
     }
+
+
+def _output(evidence: Evidence, values: dict[str, str]) -> str | None:
+    """Where standard error goes, such as journal or append:/var/log/x. `systemctl show` leaves the path out; the unit's files have it."""
+    kind = values.get("StandardError") if values.get("StandardError") not in (None, "", "inherit") else values.get("StandardOutput")
+    if kind not in ("append", "file", "truncate"):
+        return kind
+    found = kind
+    for path in [values.get("FragmentPath", ""), *values.get("DropInPaths", "").split()]:
+        text = evidence.read(path, 1 << 20).text if path else ""
+        for match in re.finditer(r"^Standard(?:Output|Error)=((?:append|file|truncate):/\S.*?)\s*$", text, re.MULTILINE):
+            found = match[1]
+    return found
 
 
 def _integer(text: str | None) -> int | None:
