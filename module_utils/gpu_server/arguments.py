@@ -5,7 +5,7 @@ import difflib
 import re
 from typing import Any
 
-from .engines import Engine
+from .engines import VLLM, Engine
 
 _OPTION_LINE = re.compile(r"^[ \t│|*]{1,8}(-{1,2}[A-Za-z0-9][^\n]*)$", re.MULTILINE)
 _OPTION = re.compile(r"(?<![\w-])(--[A-Za-z0-9][\w.-]*)")
@@ -30,6 +30,7 @@ def problems(arguments: dict[str, Any], options: dict[str, list[str] | None], en
     found = []
     for name, value in arguments.items():
         flag = "--" + str(name).lstrip("-")
+        flag = flag.replace("_", "-") if engine is VLLM else flag  # its parser takes either
         if value is None or value is False:
             continue
         known = _known(flag, options)
@@ -49,9 +50,8 @@ def problems(arguments: dict[str, Any], options: dict[str, list[str] | None], en
 
 def _known(flag: str, options: dict[str, list[str] | None]) -> str | None:
     """The option that argparse would take `flag` for: itself, or the only one that begins with it."""
-    for form in (flag, flag.replace("_", "-"), flag.replace("-", "_").replace("__", "--", 1)):
-        if form in options:
-            return flag if form == flag or form.replace("_", "-") == flag.replace("_", "-") else form
+    if flag in options:
+        return flag
     longer = [name for name in options if name.startswith(flag)]
     return longer[0] if len(longer) == 1 else None
 

@@ -1,0 +1,265 @@
+"""Parts of the server facts: what the API answers, NCCL's settings on a topology, arguments against --help, differences, requests."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import math
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible.module_utils.gpu_host.bundle import BundleEvidence, RecordingEvidence, dump, parse
+from ansible.module_utils.gpu_host.errors import Errors
+from ansible.module_utils.gpu_host.evidence import Fetched, LiveEvidence
+from ansible.module_utils.gpu_server import api, arguments, engines, model_type, nccl, settings
+
+ROOT = Path(__file__).resolve().parents[2]
+SAMPLES = ROOT.parent / "shared" / "samples" / "server_api"
+BASE = "http://127.0.0.1:8000"
+needs_samples = pytest.mark.skipif(not SAMPLES.is_dir(), reason="shared/samples/server_api is not beside this checkout")
+
+
+def answering(models: str, code: int = 200) -> dict[str, Any]:
+    records = [
+        {"fetch": BASE + "/health", "method": "GET", "status": "ok", "code": 200, "text": ""},
+        {"fetch": BASE + "/v1/models", "method": "GET", "status": "ok", "code": code, "text": models},
+    ]
+    errors = Errors("server")
+    found = api.read(BundleEvidence({}, records), BASE, engines.SGLANG, errors)
+    return {**found, "errors": errors.entries}
+
+
+@needs_samples
+@pytest.mark.parametrize(
+    ("name", "model", "context", "owner"),
+    [
+        ("v1-models-ling-tiny", "Ling-3.0-tiny-bf16", 131072, "sglang"),
+        ("v1-models-npu-no-owned-by", "/home/user/weight/GLM-4.7-flash", 202752, None),
+        ("v1-models-wrapped-lines", "deepseek-v4.1-flash", 512000, "sglang"),
+    ],
+)
+def test_lists_of_models(name: str, model: str, context: int, owner: str | None) -> None:
+    found = answering((SAMPLES / (name + ".txt")).read_text())
+    assert (found["models"], found["context_length"], found["owned_by"], found["errors"]) == ([model], context, owner, [])
+
+
+@needs_samples
+def test_server_information_may_have_any_further_keys() -> None:
+    tail = (SAMPLES / "get-server-info-tail-kv-events-sep2026.txt").read_text().strip().removesuffix("</strong>")
+    found = api.information(json.loads('{"tp_size": 8, "internal_states": [{' + tail))
+    assert found["tp_size"] == 8
+    assert found["last_gen_throughput"] == pytest.approx(135.8476)
+    assert found["memory_usage_gb"] == {"weight": 0.98, "kvcache": 0.23, "token_capacity": 20480, "graph": 0}
+
+
+@pytest.mark.parametrize("text", ["", "null", "[]", "[1, 2", '{"data": 7}', '{"data": [{"id": null}, 5]}', "<html>502</html>", "[" * 100000, '"\ud83d"'])
+def test_what_is_no_list_of_models_is_unknown_or_empty(text: str) -> None:
+    found = answering(text)
+    assert found["models"] in (None, [])
+    assert found["model"] is None
+
+
+def test_a_key_that_is_wanted_is_said() -> None:
+    found = answering('{"error": "Unauthorized"}', 401)
+    assert found["needs_key"] is True
+    assert "API key" in found["errors"][0]["problem"]
+
+
+def test_metrics_are_summed_and_nan_is_no_number() -> None:
+    text = 'sglang:num_running_reqs{dp="0"} 3.0\nsglang:num_running_reqs{dp="1"} 4.0\nsglang:token_usage 0.5\nsglang:gen_throughput NaN\n'
+    assert api.metrics(text, engines.SGLANG) == {"running": 7.0, "queue": None, "usage": 0.5, "tokens_per_s": None}
+
+
+def stream(*scores: Any, text: str = " word") -> Fetched:
+    events = [{"choices": [{"text": text, "logprobs": {"token_logprobs": [score]}}]} for score in scores]
+    data = "".join("data: %s\n\n" % json.dumps(event) for event in events) + "data: [DONE]\n\n"
+    return Fetched("POST", BASE, "ok", 200, data.encode(), seconds=1.1, first_byte_s=0.1)
+
+
+def test_a_stream_gives_text_rate_and_finite_logprobs() -> None:
+    found = api.read_stream(stream(-0.5, -0.25, -1.0))
+    assert (found["text"], found["tokens"], found["finite"], found["first_token_s"], found["tokens_per_s"]) == (" word" * 3, 3, True, 0.1, 2.0)
+
+
+@pytest.mark.parametrize("score", [None, math.nan, -math.inf])
+def test_logprobs_that_are_not_finite(score: Any) -> None:
+    assert api.read_stream(stream(-0.5, score))["finite"] is False
+
+
+def test_an_answer_without_a_stream() -> None:
+    body = json.dumps({"choices": [{"message": {"content": "Paris"}}]}).encode()
+    assert api.read_stream(Fetched("POST", BASE, "ok", 200, body, seconds=1.0, first_byte_s=0.9))["text"] == "Paris"
+
+
+@pytest.mark.parametrize("body", [b"", b"data: {\n\n", b'data: {"error": {"message": "engine dead"}}\n\n', b"\xff\xfe"])
+def test_an_answer_that_holds_no_text_is_a_problem(body: bytes) -> None:
+    assert api.read_stream(Fetched("POST", BASE, "ok", 200, body))["problem"]
+
+
+TOPOLOGY = {"links": {"a": {"b": "PHB", "c": "SYS"}, "b": {"a": "PHB", "c": "NODE"}, "c": {"a": "SYS", "b": "NODE"}}}
+
+
+@pytest.mark.parametrize(
+    ("environment", "level", "shut_out"),
+    [
+        ({}, "PXB", ["a-b", "a-c", "b-c"]),
+        ({"NCCL_P2P_LEVEL": "PHB"}, "PHB", ["a-c"]),
+        ({"NCCL_P2P_LEVEL": "5"}, "SYS", []),
+        ({"NCCL_P2P_LEVEL": "3"}, "PHB", ["a-c"]),
+        ({"NCCL_P2P_LEVEL": "sys"}, "PXB", ["a-b", "a-c", "b-c"]),
+        ({"NCCL_P2P_LEVEL": "SYS", "NCCL_P2P_DISABLE": "1"}, "SYS", ["a-b", "a-c", "b-c"]),
+    ],
+)
+def test_what_a_level_permits(environment: dict[str, str], level: str, shut_out: list[str]) -> None:
+    found = nccl.read(BundleEvidence({}, []), environment, TOPOLOGY, True, 1)
+    assert (found["level"], found["shut_out_pairs"]) == (level, shut_out)
+
+
+def test_two_gpus_on_amd_may_go_anywhere() -> None:
+    found = nccl.read(BundleEvidence({}, []), {}, {"links": {"a": {"b": "SYS"}, "b": {"a": "SYS"}}}, True, 1)
+    assert (found["level"], found["level_source"], found["shut_out_pairs"]) == ("SYS", "default", [])
+
+
+def test_the_environment_wins_over_the_configuration_files() -> None:
+    files = [{"read": "/etc/nccl.conf", "status": "ok", "text": "# old\nNCCL_P2P_LEVEL=LOC\nNCCL_P2P_DISABLE=1\n"},
+             {"read": "/root/.nccl.conf", "status": "ok", "text": "NCCL_P2P_DISABLE=0\n"}]  # fmt: skip
+    found = nccl.read(BundleEvidence({}, files), {"HOME": "/root", "NCCL_P2P_LEVEL": "SYS", "NCCL_IB_DISABLE": "1"}, TOPOLOGY, True, 1)
+    assert (found["level"], found["disabled"], found["without_effect"]) == ("SYS", False, ["NCCL_IB_DISABLE"])
+
+
+def test_an_unknown_environment_leaves_everything_unknown() -> None:
+    found = nccl.read(BundleEvidence({}, []), None, TOPOLOGY, True, 1)
+    assert (found["settings"], found["level"], found["shut_out_pairs"], found["disabled"]) == (None, None, None, None)
+
+
+HELP = """usage: sglang serve [-h] [--model-path MODEL_PATH]
+
+options:
+  -h, --help            show this help message and exit
+  --model-path, --model MODEL_PATH
+                        The path of the model. Not --gone-flag any more.
+  --tensor-parallel-size, --tp-size TENSOR_PARALLEL_SIZE
+                        The tensor parallelism size.
+  --dsa-decode-backend {flashmla,trtllm}
+                        Choose the kernel.
+  --mem-fraction-static MEM_FRACTION_STATIC
+  --trust-remote-code   Whether or not
+"""
+
+
+@pytest.mark.parametrize(
+    ("given", "problem", "successor"),
+    [
+        ({"nsa-decode-backend": "trtllm"}, "unknown", "--dsa-decode-backend"),
+        ({"gone-flag": True}, "unknown", None),
+        ({"dsa-decode-backend": "cutlass"}, "not one of its choices", None),
+        ({"mem-fraction": 0.9}, "shortened", "--mem-fraction-static"),
+        ({"trust-remote-cod": True}, "shortened", "--trust-remote-code"),
+    ],
+)
+def test_arguments_that_the_engine_does_not_take(given: dict[str, Any], problem: str, successor: str | None) -> None:
+    [fault] = arguments.problems(given, arguments.options_of(HELP), engines.SGLANG)
+    assert problem in fault["problem"]
+    assert fault["successor"] == successor
+
+
+def test_arguments_that_the_engine_takes() -> None:
+    given = {"model": "x", "tp-size": 8, "dsa-decode-backend": "trtllm", "mem-fraction-static": 0.9, "trust-remote-code": True, "absent": False}
+    assert arguments.problems(given, arguments.options_of(HELP), engines.SGLANG) == []
+
+
+def test_underscores_are_dashes_to_vllm_only() -> None:
+    given = {"mem_fraction_static": 0.9}
+    assert arguments.problems(given, arguments.options_of(HELP), engines.VLLM) == []
+    [fault] = arguments.problems(given, arguments.options_of(HELP), engines.SGLANG)
+    assert fault["successor"] == "--mem-fraction-static"
+
+
+def test_a_model_type_that_the_installed_transformers_lacks() -> None:
+    site = "/opt/sglang/lib/python3.12/site-packages"
+    records = [
+        {"list": "/opt/sglang/lib", "status": "ok", "entries": {"python3.12": {"kind": "dir"}}},
+        {"list": site, "status": "ok", "entries": {"transformers-4.57.1.dist-info": {"kind": "dir"}}},
+        {"read": site + "/transformers/models/auto/configuration_auto.py", "status": "ok", "text": '("glm4_moe", "Glm4MoeConfig"),'},
+        {"read": "/models/glm-5/config.json", "status": "ok", "text": '{"model_type": "glm_moe_dsa"}'},
+    ]
+    words = ["/opt/sglang/bin/python", "-m", "sglang.launch_server"]
+    found = model_type.read(BundleEvidence({}, records), "/models/glm-5", words, {})
+    assert found == {"model_type": "glm_moe_dsa", "known": False, "transformers": "4.57.1", "config": "/models/glm-5/config.json"}
+
+
+def test_differences_between_what_is_meant_and_what_runs() -> None:
+    expected = {
+        "arguments": {"tp-size": 8, "trust-remote-code": True, "disable-radix-cache": False, "quantization": "fp8", "api-key": "secret"},
+        "environment": {"NCCL_P2P_LEVEL": "SYS", "OMP_NUM_THREADS": 8, "HF_TOKEN": "secret"},
+    }
+    live = {"tp": "8", "trust-remote-code": True, "disable-radix-cache": True, "api-key": "********"}
+    found = settings.differences(expected, live, {"NCCL_P2P_LEVEL": "PHB", "OMP_NUM_THREADS": "8"})
+    assert found is not None
+    assert {one["name"]: (one["expected"], one["live"]) for one in found} == {
+        "--disable-radix-cache": (None, "set"), "--quantization": ("fp8", None), "NCCL_P2P_LEVEL": ("SYS", "PHB"),
+    }  # fmt: skip
+
+
+def test_an_environment_that_cannot_be_read_is_no_agreement() -> None:
+    assert settings.differences({"environment": {"NCCL_P2P_LEVEL": "SYS"}}, {}, None) is None
+
+
+class _Drip(http.server.BaseHTTPRequestHandler):
+    """Sends a byte, and another one a moment later, for ever."""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        try:
+            while not self.server.over:  # type: ignore[attr-defined]
+                self.wfile.write(b"x")
+                self.wfile.flush()
+                time.sleep(0.05)
+        except OSError:
+            pass
+
+    def log_message(self, form: str, *words: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def drip() -> Iterator[int]:
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Drip)
+    server.over = False  # type: ignore[attr-defined]
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield server.server_address[1]
+    server.over = True  # type: ignore[attr-defined]
+    server.shutdown()
+
+
+def test_an_answer_that_never_ends_ends_in_time(drip: int) -> None:
+    began = time.monotonic()
+    answer = LiveEvidence().fetch("GET", "http://127.0.0.1:%d/" % drip, timeout=0.5)
+    assert time.monotonic() - began < 5
+    assert (answer.status, answer.ok) == ("timeout", False)
+
+
+def test_nobody_listens() -> None:
+    assert LiveEvidence().fetch("GET", "http://127.0.0.1:9/", timeout=2).status == "absent"
+
+
+@pytest.mark.parametrize("url", ["http://", "no url", "http://127.0.0.1:notaport/", "http://127.0.0.1:99999/"])
+def test_no_address_is_no_exception(url: str) -> None:
+    assert LiveEvidence().fetch("GET", url, timeout=1).status == "failed"
+
+
+def test_a_recorded_answer_is_the_same_and_its_keys_are_masked() -> None:
+    text = '{"api_key":"sk-0123456789abcdef0123","tp_size":8}'
+    source = BundleEvidence({}, [{"fetch": BASE + "/server_info", "method": "GET", "status": "ok", "code": 200, "text": text}])
+    recorder = RecordingEvidence(source)
+    answer = recorder.fetch("GET", BASE + "/server_info", headers={"Authorization": "Bearer topsecret"})
+    bundle = dump({"captured_at": 1.0}, recorder.records)
+    assert "topsecret" not in bundle
+    assert "0123456789abcdef" not in bundle
+    assert json.loads(answer.text)["tp_size"] == 8
+    assert parse(bundle.encode()).fetch("GET", BASE + "/server_info") == answer
