@@ -1,7 +1,8 @@
 """The driver's device nodes: present, of the right major number, open to those who should use them.
 
-nvidia0…N, nvidiactl and nvidia-modeset have the fixed major 195; nvidia-uvm and nvidia-caps get a new one at each load
-of their module, so a node that a container keeps from before is a door to nothing.
+nvidia0…N, nvidiactl and nvidia-modeset have the fixed major 195; nvidia-uvm, nvidia-caps, nvidia-nvswitch and nvidia-nvlink get a new
+one at each load of their module, so a node that a container keeps from before is a door to nothing. Nodes of other modules (nvidia-fs of
+GPUDirect Storage, vGPU's) are listed and not judged.
 """
 from __future__ import annotations
 
@@ -13,14 +14,20 @@ from .evidence import ABSENT, DENIED, FAILED, Entry, Evidence
 GPUS = "/proc/driver/nvidia/gpus"
 _DEFAULT_MODE = 0o666  # NVreg_DeviceFileMode
 # Names in /proc/devices by driver release; those that share a device with a node of /dev.
-_REGISTERED = {"nvidia": ("nvidia", "nvidia-frontend"), "nvidia_uvm": ("nvidia-uvm",), "nvidia_caps": ("nvidia-caps",)}
+_REGISTERED = {
+    "nvidia": ("nvidia", "nvidia-frontend"),
+    "nvidia_uvm": ("nvidia-uvm",),
+    "nvidia_caps": ("nvidia-caps",),
+    "nvidia_nvswitch": ("nvidia-nvswitch",),
+    "nvidia_nvlink": ("nvidia-nvlink",),
+}
 
 
 def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
     """Facts of the nodes.
 
     `nodes`: name -> {kind, major, minor, mode, uid, gid} of /dev/nvidia* and nvidia-caps/*; None if /dev cannot be listed.
-    `majors`: {nvidia, nvidia_uvm, nvidia_caps} as the kernel registered them (None: not registered); None if unknown.
+    `majors`: {nvidia, nvidia_uvm, nvidia_caps, nvidia_nvswitch, nvidia_nvlink} as the kernel registered them (None: not registered); None if unknown.
     `gpu_minors`: PCI address -> minor number of its node, from /proc/driver/nvidia/gpus. `missing`: names that should be
     there; `missing_control`: those among them that every CUDA process needs; `no_gpu_node`: no nvidiaN
     is there although the driver holds GPUs. `stale`: [{name, major, registered, text}].
@@ -105,7 +112,8 @@ def _missing(nodes: dict[str, Entry], majors: dict[str, int | None] | None, mino
 def _stale(nodes: dict[str, Entry], majors: dict[str, int | None]) -> list[dict[str, Any]]:
     found = []
     for name, entry in nodes.items():
-        registered = majors[_owner(name)]
+        owner = _owner(name)
+        registered = majors[owner] if owner else None
         if entry.kind == "char" and registered is not None and entry.major != registered:
             text = "/dev/%s has major %s, the kernel registered %s" % (name, entry.major, registered)
             found.append({"name": name, "major": entry.major, "registered": registered, "text": text})
@@ -116,8 +124,12 @@ def _is_gpu_node(name: str) -> bool:
     return name.startswith("nvidia") and name[len("nvidia") :].isdigit()
 
 
-def _owner(name: str) -> str:
-    return "nvidia_uvm" if name.startswith("nvidia-uvm") else "nvidia_caps" if name.startswith("nvidia-caps/") else "nvidia"
+def _owner(name: str) -> str | None:
+    """Which of `_REGISTERED` a node belongs to; None for a node of another module, whose number has nothing to do with these."""
+    if _is_gpu_node(name) or name in ("nvidiactl", "nvidia-modeset"):
+        return "nvidia"
+    kinds = {"nvidia-uvm": "nvidia_uvm", "nvidia-caps/": "nvidia_caps", "nvidia-nvswitch": "nvidia_nvswitch", "nvidia-nvlink": "nvidia_nvlink"}
+    return next((owner for prefix, owner in kinds.items() if name.startswith(prefix)), None)
 
 
 def _opens(evidence: Evidence, name: str, nodes: dict[str, Entry] | None, majors: dict[str, int | None] | None) -> bool | None:
@@ -126,7 +138,9 @@ def _opens(evidence: Evidence, name: str, nodes: dict[str, Entry] | None, majors
     These two start nothing on a GPU when opened. The driver has no read(), so after a successful open() the read fails
     with EINVAL; a container's device policy refuses the open() itself.
     """
-    if nodes is None or name not in nodes or nodes[name].kind != "char" or majors is None or nodes[name].major != majors[_owner(name)]:
+    if nodes is None or name not in nodes or nodes[name].kind != "char" or majors is None:
+        return None
+    if nodes[name].major != majors[_owner(name) or "nvidia"]:
         return None
     reading = evidence.read("/dev/" + name, 1)
     if reading.ok or (reading.status == FAILED and reading.reason == "Invalid argument"):
@@ -146,7 +160,7 @@ def _file_mode(evidence: Evidence) -> int:
 def _unusable(nodes: dict[str, Entry], opens: dict[str, bool | None], mode: int) -> list[dict[str, str]]:
     found = {name: "cannot be opened" for name, works in opens.items() if works is False}
     for name, entry in nodes.items():
-        if name in found or name.startswith("nvidia-caps"):
+        if name in found or _owner(name) not in ("nvidia", "nvidia_uvm"):
             continue
         if entry.kind != "char":
             found[name] = "is no device but a %s" % entry.kind

@@ -39,7 +39,7 @@ def host(devices: str = DEVICES, gpus: dict[str, int] | None = None, **nodes: di
 def test_all_is_well() -> None:
     facts, errors = gathered(device_nodes, host())
     assert facts["missing"] == facts["missing_control"] == facts["stale"] == facts["unusable"] == [] and facts["no_gpu_node"] is False
-    assert facts["majors"] == {"nvidia": 195, "nvidia_uvm": 511, "nvidia_caps": 236}
+    assert facts["majors"] == {"nvidia": 195, "nvidia_uvm": 511, "nvidia_caps": 236, "nvidia_nvswitch": None, "nvidia_nvlink": None}
     assert facts["gpu_minors"] == GPUS and facts["opens"] == {"nvidiactl": True, "nvidia-uvm": True}
     assert "tty" not in facts["nodes"] and errors == []
 
@@ -66,6 +66,19 @@ def test_a_stale_major_is_not_opened() -> None:
     ]
     assert facts["opens"]["nvidia-uvm"] is None and facts["unusable"] == []
     assert "/dev/nvidia-uvm" not in made.opened  # opening an unknown major makes the kernel look for a module
+
+
+NVSWITCH = {"nvidia-nvswitch0": node(0, 235), "nvidia-nvswitchctl": node(255, 235), "nvidia-nvlink": node(0, 237)}
+OTHERS = {"nvidia-fs0": node(0, 509, 0o600), "nvidia-vgpu1": node(0, 234, 0o600)}
+
+
+def test_nodes_of_nvswitches_and_of_other_modules_have_numbers_of_their_own() -> None:
+    """Every HGX host has them: their major is not the GPUs' 195."""
+    devices = DEVICES.replace("236 nvidia-caps\n", "235 nvidia-nvswitch\n236 nvidia-caps\n237 nvidia-nvlink\n")
+    facts, errors = gathered(device_nodes, host(devices, **NVSWITCH, **OTHERS))
+    assert facts["stale"] == facts["unusable"] == [] and errors == [] and facts["majors"]["nvidia_nvswitch"] == 235
+    facts, _errors = gathered(device_nodes, host(devices.replace("235 nvidia-nvswitch", "234 nvidia-nvswitch"), **NVSWITCH, **OTHERS))
+    assert [(entry["name"], entry["registered"]) for entry in facts["stale"]] == [("nvidia-nvswitch0", 234), ("nvidia-nvswitchctl", 234)]
 
 
 def test_a_device_policy_that_refuses() -> None:
