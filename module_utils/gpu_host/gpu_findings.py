@@ -22,8 +22,13 @@ def known_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
+def label(address: str, index: int | None) -> str:
+    """What a person calls the GPU: its index of nvidia-smi, where that is known, and its address."""
+    return "GPU at %s" % address if index is None else "GPU %s (%s)" % (index, address)
+
+
 def offending(devices: dict[str, Facts] | None, whole: bool, judge: Callable[[Facts], Verdict]) -> list[dict[str, Any]] | None:
-    """``[{address, index, …details}]`` of the GPUs that `judge` objects to; None as the module's text says."""
+    """``[{address, index, label, …details}]`` of the GPUs that `judge` objects to; None as the module's text says."""
     if devices is None:
         return None
     found, unsure = [], not whole
@@ -34,7 +39,8 @@ def offending(devices: dict[str, Facts] | None, whole: bool, judge: Callable[[Fa
         if verdict is None:
             unsure = True
         elif verdict is not False:
-            found.append({"address": where, "index": facts["index"], **(verdict if isinstance(verdict, dict) else {})})
+            named = {"address": where, "index": facts["index"], "label": label(where, facts["index"])}
+            found.append({**named, **(verdict if isinstance(verdict, dict) else {})})
     return found if found or not unsure else None
 
 

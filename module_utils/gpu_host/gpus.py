@@ -60,7 +60,7 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
     ``installed``, ``answered``, ``hung``, ``exit_code``, ``exit_meaning``, ``message``: how nvidia-smi ended. ``source``: the command
     read. ``attached`` (what the driver says), ``parsed`` (GPUs read), ``count`` (GPUs that answer; None unless the driver's own count
     agrees), ``complete`` (every GPU was read to its end). ``devices``: facts by PCI address (smi_fields.py).
-    ``lost``: ``[{address, index, reason}]``. And the lists of gpu_findings.py.
+    ``lost``: ``[{address, index, label, reason}]``. And the lists of gpu_findings.py.
     """
     first = evidence.run(XML, LIMIT_SECONDS)
     found = _read(evidence, first, errors)
@@ -72,6 +72,7 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
             found.devices[where]["index"] = index
     for entry in lost or ():
         entry["index"] = (found.devices or {}).get(entry["address"], entry)["index"]
+        entry["label"] = gpu_findings.label(entry["address"], entry["index"])
     computed = gpu_findings.findings(found.devices, state["count"] is not None)
     absent = {"recovery_needed": "recovery_reported", "fabric_not_ready": "fabric_present", "width_reduced": "link_reported"}
     unsure = [name for name in gpu_findings.LISTS if computed[name] is None and computed.get(absent.get(name, ""), True) is not False]

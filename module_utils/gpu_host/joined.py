@@ -4,23 +4,41 @@ from __future__ import annotations
 from typing import Any
 
 from .errors import Errors
-from .gpu_findings import known_number
+from .gpu_findings import known_number, label
 from .smi_values import NOT_APPLICABLE
 
 Facts = dict[str, Any]
+
+# Which subjects' errors say why a fact is unknown.
+SOURCES: dict[str, tuple[str, ...]] = {
+    "gpu_found": ("gpus", "pci"),
+    "gpu_count": ("gpus", "pci"),
+    "driver_expected": ("gpus", "pci"),
+    "missing_from_driver": ("gpus", "pci"),
+    "given_to_guests": ("pci",),
+    "minors_without_node": ("gpus", "device_nodes"),
+    "width_disagreements": ("gpus", "pci"),
+    "nvlink_present": ("gpus", "topology"),
+    "nvlinks_down": ("gpus", "topology"),
+    "nvlink_active_fewest": ("gpus", "topology"),
+    "numa_node_count": ("system",),
+    "gpus_without_numa_node": ("topology", "system"),
+    "p2p_gpus_differ": ("gpus", "p2p"),
+    "pcie_p2p": ("gpus", "p2p"),
+}
 
 
 def join(facts: Facts, errors: Errors) -> Facts:
     """Computed from the facts of the subjects; each value is None where a subject that it needs is unknown.
 
-    - ``gpu_found``: False only if the PCI bus shows no NVIDIA GPU and nvidia-smi shows none
+    - ``gpu_found``: False only if nvidia-smi shows no GPU and the PCI bus, where it was read, shows none either
     - ``gpu_count``: as nvidia-smi shows them, and 0 where there is no GPU and so no nvidia-smi either
     - ``driver_expected``: False if there is no GPU for this system's driver to show: none found, or every one given to a guest
     - ``missing_from_driver``: ``[{address, name, driver}]`` on the PCI bus, but not shown by nvidia-smi; cards given to vfio-pci stand in
       ``given_to_guests`` instead
     - ``minors_without_node``: ``[{address, index, minor}]`` without a /dev/nvidiaN
     - ``width_disagreements``: ``[{address, smi, pci}]`` where nvidia-smi and the kernel differ on a link's width
-    - ``nvlink_present``; ``nvlinks_down``: ``[{address, index, active, expected, inactive}]``; ``nvlink_active_fewest``
+    - ``nvlink_present``; ``nvlinks_down``: ``[{address, index, label, active, expected, inactive}]``; ``nvlink_active_fewest``
     - ``gpus_without_numa_node``: addresses for which nvidia-smi names no node, on a host with several; ``numa_node_count``
     - ``p2p_gpus_differ``: whether the P2P matrix shows another number of GPUs than nvidia-smi; ``pcie_p2p``: more than one GPU, not all
       joined by NVLink, so that P2P has to cross PCI Express
@@ -122,7 +140,8 @@ def _nvlinks(gpus: Facts, nvlink: Facts | None) -> Facts:
             continue
         expected = links["links"] if in_fabric else most.get(facts["name"], 0)
         if links["active"] < expected:
-            down.append({"address": where, "index": facts["index"], "active": links["active"], "expected": expected, "inactive": links["inactive"]})
+            named = {"address": where, "index": facts["index"], "label": label(where, facts["index"])}
+            down.append({**named, "active": links["active"], "expected": expected, "inactive": links["inactive"]})
     active = [links["active"] for links in nvlink.values()]
     present = any(active) or bool(gpus.get("fabric_present"))
     return {"nvlink_present": present, "nvlinks_down": down if down or not unsure else None, "nvlink_active_fewest": min(active, default=0)}

@@ -83,6 +83,7 @@ def summary(read: dict[str, Pairs | None], names: dict[int, str]) -> dict[str, A
 
     ``gpu_count``, ``pair_count`` (directed); ``granted_pairs``, ``blocked_pairs``, ``unknown_pairs``: lists of ``{source, destination, …}``;
     a blocked one has ``capability`` (``read`` or ``write``), ``status`` and ``meaning``. A pair is granted if it may be read and written.
+    ``unreadable_pairs``: the unknown ones that a matrix shows without a status; None while there is none, but a matrix that nobody has.
     ``blocked_by_status``: ``[{status, meaning, count}]``, most frequent first. ``all_granted``, ``all_nvlink``: None while a pair is unknown.
     """
     every = (read.get("read"), read.get("write"))
@@ -106,6 +107,8 @@ def summary(read: dict[str, Pairs | None], names: dict[int, str]) -> dict[str, A
         else:
             unknown.append({**where, "unknown": [name for name, status in seen.items() if status is None]})
     nvlink = [(read.get("nvlink") or {}).get(pair) for pair in pairs]
+    shown = {name for name in ("read", "write") if read.get(name) is not None}
+    unreadable = [{**pair, "unknown": [name for name in pair["unknown"] if name in shown]} for pair in unknown if shown & set(pair["unknown"])]
     return {
         **facts,
         "gpu_count": len(indices),
@@ -113,6 +116,7 @@ def summary(read: dict[str, Pairs | None], names: dict[int, str]) -> dict[str, A
         "granted_pairs": granted,
         "blocked_pairs": blocked,
         "unknown_pairs": unknown,
+        "unreadable_pairs": unreadable if unreadable or not unknown else None,
         "blocked_by_status": _by_status(blocked),
         "all_granted": _all(len(pairs), len(granted), len(blocked)),
         "nvlink_pairs": [
@@ -128,6 +132,7 @@ _COMPUTED = (
     "granted_pairs",
     "blocked_pairs",
     "unknown_pairs",
+    "unreadable_pairs",
     "blocked_by_status",
     "all_granted",
     "nvlink_pairs",

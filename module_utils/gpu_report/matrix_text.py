@@ -17,7 +17,7 @@ def of_host(facts: dict[str, Any], width: int) -> list[str]:
         return []
     table = tables.get("verdict") or tables["granted"]
     by = "proven by the probe" if table.key == "verdict" else "as the driver says"
-    lines = _pairs(table, by, width)
+    lines = _wrapped(unknown, width) if (unknown := _unknown(table, facts)) else _pairs(table, by, width)
     for key in ("bandwidth", "latency"):
         if key in tables:
             lines += _wrapped(_range(tables[key]), width)
@@ -25,6 +25,16 @@ def of_host(facts: dict[str, Any], width: int) -> list[str]:
     if probe and not probe.get("ran"):
         lines += _wrapped("the probe did not run: %s" % (probe.get("skipped_reason") or "no reason was given"), width)
     return lines
+
+
+def _unknown(table: Matrix, facts: dict[str, Any]) -> str:
+    """The sentence for a host of which no pair is known, "" for any other. A matrix of reads alone is often all that there is."""
+    pairs = table.others()
+    if table.key != "granted" or any(cell.text != matrix.NO_VALUE for _source, _target, cell in pairs):
+        return ""
+    seen = [name for name in ("read", "write") if (facts.get("p2p") or {}).get(name)]
+    half = ": the driver's answer for %s is at hand, not the other" % ("reads" if seen == ["read"] else "writes") if len(seen) == 1 else ""
+    return "%s: unknown whether the driver grants P2P%s" % (_all_of(len(pairs)), half)
 
 
 def _pairs(table: Matrix, by: str, width: int) -> list[str]:

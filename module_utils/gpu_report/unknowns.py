@@ -3,6 +3,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from ansible.module_utils.gpu_host.joined import SOURCES
+
 _SHOWN = 3
 # Facts of other modules under `host`, and what to do so that they exist.
 _OTHER_MODULES = {
@@ -26,7 +28,8 @@ def reason(host: dict[str, Any], path: tuple[str, ...]) -> tuple[str, bool]:
         return "%s was not gathered (gather_subset)" % subject, False
     # The facts of other modules bring their own errors; Proxmox's stand under `host.proxmox` and `host.hypervisor` alike.
     errors = host[subject].get("errors") if subject in ("proxmox", "hypervisor", "probe") else host.get("errors")
-    entries = [entry for entry in errors or () if subject == "hypervisor" or entry.get("subject") == subject]
+    subjects = (subject, *(SOURCES.get(path[2], ()) if subject == "joined" and len(path) > 2 else ()))
+    entries = [entry for entry in errors or () if subject == "hypervisor" or entry.get("subject") in subjects]
     if not entries:
         return "%s is unknown, and its reader gave no reason" % name, False
     rootless = [entry for entry in entries if entry.get("needs_root")]

@@ -144,7 +144,7 @@ def test_a_vgpu_has_neither_link_nor_bar1_to_judge() -> None:
 def test_a_lost_gpu_is_lost_and_nothing_else() -> None:
     lost = block("00000000:02:00.0", temperature="<gpu_temp>GPU is lost</gpu_temp>", remapped_rows="GPU is lost", fabric="<state>GPU is lost</state>")
     facts, problems = gathered({XML: xml(block() + lost, attached=2)})
-    assert facts["lost"] == [{"address": "0000:02:00.0", "index": 1, "reason": "GPU is lost"}]
+    assert facts["lost"] == [{"address": "0000:02:00.0", "index": 1, "label": "GPU 1 (0000:02:00.0)", "reason": "GPU is lost"}]
     assert (facts["attached"], facts["parsed"], facts["count"]) == (2, 2, 1)
     assert facts["hot"] == [] and facts["fabric_not_ready"] == [], "the others are judged without it"
     assert facts["idle"] is None
@@ -155,7 +155,7 @@ def test_a_gpu_that_cannot_be_opened_is_lost() -> None:
     said = "Unable to determine the device handle for GPU1: 0000:34:00.0: Unknown Error\n"
     answer = Outcome(XML, OK, rc=0, stdout=(said + xml(block(), attached=2)).encode())
     facts, _problems = gathered({XML: answer})
-    assert facts["lost"] == [{"index": 1, "address": "0000:34:00.0", "reason": "Unknown Error"}]
+    assert facts["lost"] == [{"index": 1, "address": "0000:34:00.0", "label": "GPU 1 (0000:34:00.0)", "reason": "Unknown Error"}]
     assert facts["count"] == 1 and facts["answered"] is True
     said = "Unable to determine the device handle for GPU 0000:34:00.0: GPU is lost.  Reboot the system to recover this GPU\n"
     facts, _problems = gathered({XML: Outcome(XML, OK, rc=15, stdout=b"", stderr=said.encode())})
@@ -256,7 +256,7 @@ Unable to determine the device handle for GPU1: 0000:34:00.0: Unknown Error
 def test_the_table_is_better_than_nothing() -> None:
     facts, _problems = gathered({TABLE: TABLE_TEXT})
     gpu = facts["devices"]["0000:16:00.0"]
-    assert facts["lost"] == [{"index": 1, "address": "0000:34:00.0", "reason": "Unknown Error"}]
+    assert facts["lost"] == [{"index": 1, "address": "0000:34:00.0", "label": "GPU 1 (0000:34:00.0)", "reason": "Unknown Error"}]
     assert (facts["driver_version"], facts["count"]) == ("610.43.02", 1)
     assert (gpu["name"], gpu["fan_percent"], gpu["ecc"], gpu["compute_mode"], gpu["power_draw_w"]) == (None, None, False, "Exclusive_Process", 299)
     assert facts["idle"] is False and facts["slowed"] is None and facts["width_reduced"] is None

@@ -35,6 +35,7 @@ def card(driver: str | None = "nvidia", width: int = 16) -> dict[str, Any]:
 
 def test_nothing_known_makes_nothing_known() -> None:
     assert set(join().values()) == {None}
+    assert set(joined.SOURCES) == set(join()), "a fact without sources is unknown without a reason"
     assert set(joined.join({}, Errors("joined")).values()) == {None}
 
 

@@ -69,6 +69,7 @@ def test_writes_count_too() -> None:
     assert facts["blocked_pairs"][0]["capability"] == "write" and facts["blocked_pairs"][0]["meaning"] == "disabled by regkey"
     facts, _problems = gathered(answers(write=None))
     assert facts["all_granted"] is None and len(facts["unknown_pairs"]) == 6, "granted to read, but nobody looked at writes"
+    assert facts["unreadable_pairs"] is None, "no matrix shows a pair without a status"
 
 
 @pytest.mark.parametrize("cell", ["U", "", "OK!", "ok", "??", "SYS", "O"])
@@ -95,7 +96,7 @@ def test_every_layout(text: str) -> None:
 
 def test_a_missing_row_leaves_its_pairs_unknown() -> None:
     facts, problems = gathered(answers(read=ALL_OK[: ALL_OK.index(" GPU2")]))
-    assert len(facts["unknown_pairs"]) == 2 and facts["all_granted"] is None
+    assert len(facts["unknown_pairs"]) == len(facts["unreadable_pairs"]) == 2 and facts["all_granted"] is None
     assert problems == ["is cut off: no row of GPU2"]
 
 
@@ -127,7 +128,7 @@ def test_without_an_answer_everything_is_unknown() -> None:
     assert set(problems) == {"not captured in this bundle"}
     failed = Outcome(("nvidia-smi", "topo", "-p2p", "r"), OK, rc=9, stdout=b"NVIDIA-SMI has failed")
     facts, problems = gathered(answers(read=failed))
-    assert facts["read"] is None and facts["all_granted"] is None and len(facts["unknown_pairs"]) == 6
+    assert facts["read"] is None and facts["all_granted"] is None and len(facts["unknown_pairs"]) == 6 and facts["unreadable_pairs"] is None
     assert problems == ["exit code 9, no matrix: NVIDIA-SMI has failed"]
 
 

@@ -118,6 +118,11 @@ def test_a_probe_that_did_not_run_proves_nothing() -> None:
 def test_a_uniform_table_is_a_sentence() -> None:
     assert matrix_text.of_host(host(8, "NS"), 80) == ["all 56 directed pairs NS: not supported (as the driver says)"]
     assert matrix_text.of_host(host(2, path="NV18"), 80) == ["both directed pairs NV18: NVLink (as the driver says)"]
+    halved = host(2)
+    halved["p2p"]["write"] = None  # only `nvidia-smi topo -p2p r` was pasted
+    unknown = "both directed pairs: unknown whether the driver grants P2P"
+    assert matrix_text.of_host(halved, 200) == [unknown + ": the driver's answer for reads is at hand, not the other"]
+    assert matrix_text.of_host({**halved, "p2p": {"read": None}}, 200) == [unknown]
     lines = matrix_text.of_host(probed(host(p0=None)), 200)
     assert lines[1:] == ["bandwidth 55.4 GB/s on every pair", "latency of a 12 KiB copy 0.94 µs on every pair"]
 

@@ -120,7 +120,7 @@ def test_a_vgpu_has_no_link_to_judge() -> None:
     facts, _problems = read("smi_q/vgpu-rtxa6000-24q-unlicensed")
     gpu = facts["devices"]["0000:00:10.0"]
     assert set(links(gpu)) == {"n/a"} and facts["link_reported"] is False
-    assert facts["unlicensed"] == [{"address": "0000:00:10.0", "index": None, "license": "Unlicensed"}]
+    assert facts["unlicensed"] == [{"address": "0000:00:10.0", "index": None, "label": "GPU at 0000:00:10.0", "license": "Unlicensed"}]
     assert gpu["clock_event_reasons"] == "n/a"
 
 
@@ -132,11 +132,11 @@ def test_grace_blackwell_is_not_degraded_by_what_the_card_could_do() -> None:
 
 def test_one_gpu_is_lost() -> None:
     facts, problems = read("smi_xml/k8s-gb200-one-gpu-is-lost")
-    assert facts["lost"] == [{"address": "0000:0b:00.0", "index": 1, "reason": "GPU is lost"}]
+    assert facts["lost"] == [{"address": "0000:0b:00.0", "index": 1, "label": "GPU 1 (0000:0b:00.0)", "reason": "GPU is lost"}]
     assert problems == ["0000:0b:00.0 is lost: its values cannot be read"]
     assert facts["devices"]["0000:0b:00.0"]["remapped_rows"] is None
     facts, _problems = read("smi_table/4gpu-one-lost-error-line-before-table")
-    assert facts["lost"] == [{"index": 1, "address": "0000:34:00.0", "reason": "Unknown Error"}]
+    assert facts["lost"] == [{"index": 1, "address": "0000:34:00.0", "label": "GPU 1 (0000:34:00.0)", "reason": "Unknown Error"}]
     assert [gpu["index"] for gpu in facts["devices"].values()] == [0, 2, 3]
     assert values(facts, "ecc") == {False} and facts["ecc_errors"] == []
 
