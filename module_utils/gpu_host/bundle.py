@@ -169,7 +169,11 @@ def parse(data: bytes, path: str = "bundle") -> BundleEvidence:
         data = _decompress(data, path)
     if len(data) > SIZE_LIMIT_BYTES:
         raise BundleError("%s: larger than %d MiB; this is no bundle of ours." % (path, SIZE_LIMIT_BYTES >> 20))
+    if not data.strip():
+        raise BundleError("%s: the file is empty. Copy or capture it again." % path)
     lines = data.decode("utf-8", "replace").split("\n")
+    if not lines[0].startswith("{"):
+        raise BundleError("%s: not a bundle: neither gzip nor JSON. capture.yml writes one; name that file in gpu_host_bundle." % path)
     manifest = _json_object(lines[0], path, 1)
     if manifest.get("bundle") != FORMAT:
         raise BundleError(

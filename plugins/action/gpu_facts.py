@@ -46,7 +46,7 @@ class ActionModule(ActionBase):
         try:
             result.update(replay.facts(module, arguments, path))
         except ValueError as error:
-            raise AnsibleActionFail(str(error)) from error
+            raise AnsibleActionFail(str(error)) from None  # Ansible would say what it came from as well: the same words again
         return result
 
     def _with_interpreter(self, task_vars: dict[str, Any]) -> dict[str, Any]:

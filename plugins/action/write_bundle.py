@@ -39,7 +39,7 @@ class ActionModule(ActionBase):
         try:
             records = len(bundles.parse(arguments["text"].encode("utf-8", "surrogatepass"), path).records())
         except ValueError as error:
-            raise AnsibleActionFail("What the host sent is no bundle, nothing was written: %s" % error) from error
+            raise AnsibleActionFail("What the host sent is no bundle, nothing was written: %s" % error) from None
         text = anonymiser.anonymise(arguments["text"]) if arguments["anonymous"] else arguments["text"]
         data = bundles.compress(text)
         old = _content(path)
@@ -50,7 +50,7 @@ class ActionModule(ActionBase):
         try:
             files.write(path, data, mode=0o600)
         except OSError as error:
-            raise AnsibleActionFail("%s cannot be written: %s" % (path, error.strerror or error)) from error
+            raise AnsibleActionFail("%s cannot be written: %s" % (path, error.strerror or error)) from None
         return result
 
 

@@ -140,10 +140,13 @@ HEAD = json.dumps({"bundle": 1, **MANIFEST})
 @pytest.mark.parametrize(
     ("data", "says"),
     [
-        (b"", "B line 1: not JSON"),
-        (b"\x00\x01\x02junk", "B line 1: not JSON"),
-        (b"<html>", "B line 1: not JSON"),
-        (b"[]", "B line 1: not a JSON object"),
+        (b"", "B: the file is empty"),
+        (b"\n\n", "B: the file is empty"),
+        (gzip.compress(b"", mtime=0), "B: the file is empty"),
+        (b"\x00\x01\x02junk", "B: not a bundle: neither gzip nor JSON"),
+        (b"<html>", "B: not a bundle"),
+        (b"[]", "B: not a bundle"),
+        (b"{]", "B line 1: not JSON"),
         (b"{}", "B line 1: not a bundle manifest"),
         (b'{"bundle": 99}', "B line 1: not a bundle manifest of format 1 (found 99)"),
         (b'{"bundle": 1, "captured_at": "yesterday"}', "B line 1: captured_at is no number"),

@@ -127,6 +127,18 @@ def test_one_finding_for_all_hosts_that_have_it() -> None:
     assert text_of(report).count("qm set 101 --machine q35") == 1
 
 
+def test_a_command_that_names_the_host_does_not_part_the_hosts() -> None:
+    run = collector.Collector()
+    for host in ("gpu2", "gpu22", "gpu3"):
+        at = "0000:02:00.0" if host == "gpu3" else "0000:01:00.0"
+        verify = "ansible-playbook validate.yml -l %s" % host
+        remedy = {"on": "host", "text": "Reset it.", "commands": ["nvidia-smi -r -i %s" % at], "risk": "", "verify": verify}
+        run.results(host, samples.judged([samples.result("gpu_ok", "fail", found="bad", remedy=remedy)]))
+    first, second = findings.of(run.report(samples.RUN)).causes
+    assert (first.hosts, first.remedy and first.remedy["verify"]) == (["gpu2", "gpu22"], "ansible-playbook validate.yml -l gpu2,gpu22")
+    assert (second.hosts, second.remedy and second.remedy["verify"]) == (["gpu3"], "ansible-playbook validate.yml -l gpu3"), "another command"
+
+
 def test_a_symptom_of_a_waived_cause_is_shown() -> None:
     waiver = {"reason": "soon", "expires": "2027-01-01", "expired": False, "status": "fail"}
     run = collector.Collector()
