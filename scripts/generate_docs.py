@@ -92,6 +92,7 @@ FACTS = [
         "gpus", "p2p", "topology", "driver", "modules", "kernel", "pci", "iommu", "virtualization", "device_nodes", "kernel_log", "system",
     )),
     ("joined", "gpu_host/joined.py", "join"),
+    ("server", "gpu_server/gather.py", "gather"),
     ("probe (`p2p_facts`)", "gpu_host/probe.py", "facts"),
     ("probe.collective", "gpu_host/probe_collective.py", "facts"),
     ("proxmox (`proxmox_facts`)", "gpu_host/proxmox.py", "gather"),
