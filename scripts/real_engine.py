@@ -7,6 +7,7 @@ torch, transformers, fastapi and uvicorn. Exit status 1 where the facts do not s
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import os
 import socket
@@ -22,10 +23,9 @@ ROOT = Path(__file__).resolve().parents[1]
 ansible.module_utils.__path__.append(str(ROOT / "module_utils"))
 sys.path.insert(0, str(ROOT / "library"))
 
-import inference_server_facts
 from ansible.module_utils.gpu_host.evidence import LiveEvidence
 from ansible.module_utils.gpu_server.watching import Watch, of_answers
-
+gather = importlib.import_module("inference_server_facts").facts
 PACKAGES = ["torch==2.13.0", "transformers>=5", "fastapi", "uvicorn", "openai", "accelerate"]
 MODEL = """
 import sys
@@ -81,7 +81,7 @@ def look(port: int, log: Path, model: str) -> int:
     """Wait as the action does, then look at everything."""
 
     def facts(**more: object) -> dict:
-        return inference_server_facts.facts(LiveEvidence(), {"port": port, "log": str(log), **more})["ansible_facts"]["inference_server"]
+        return gather(LiveEvidence(), {"port": port, "log": str(log), **more})["ansible_facts"]["inference_server"]
 
     watch, verdict = Watch(scale=1.0, limit_s=300), None
     while verdict is None or verdict.state == "waiting":
@@ -92,8 +92,9 @@ def look(port: int, log: Path, model: str) -> int:
     answers = of_answers(found, None, None)
     asked = found["generation"]
     shown = {name: asked[name] for name in ("answered", "text", "finite", "repeatable", "first_token_s", "tokens_per_s", "problem")}
-    print(json.dumps({"state": found["state"], "engine": found["engine"], "models": found["api"]["models"], "phases": [p["name"] for p in found["log"]["phases"]],
-                      "packages": found["packages"], "generation": shown, "verdict": answers.message}, indent=1))
+    phases = [phase["name"] for phase in found["log"]["phases"]]
+    told = {"state": found["state"], "engine": found["engine"], "models": found["api"]["models"], "phases": phases, "packages": found["packages"]}
+    print(json.dumps({**told, "generation": shown, "verdict": answers.message}, indent=1))
     good = found["state"] == "ready" and found["engine"] == "transformers" and asked["answered"] and asked["repeatable"] is not False
     if not good:
         print(log.read_text(errors="replace")[-3000:])

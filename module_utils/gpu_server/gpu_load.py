@@ -33,7 +33,7 @@ def read(evidence: Evidence, errors: Errors, pids: set[int]) -> dict[str, Any]:
     rows = _rows(evidence, GPUS_COMMAND, 8, errors)
     if rows is None:
         return result
-    gpus = {}
+    gpus: dict[str, dict[str, Any]] = {}
     for row in rows:
         gpus[address_of(row[0])] = {
             "index": _number(row[1]),

@@ -1,8 +1,10 @@
+# ruff: noqa: E501  (the log lines are as long as SGLang writes them)
 """An inference server on a model: SGLang with eight ranks, as the field story has it once its settings are right, idle."""
 
 from __future__ import annotations
 
 import json
+import time
 
 from ansible.module_utils.gpu_server import gpu_load, installed, units
 from ansible.module_utils.gpu_server.gather import ZONE_COMMAND
@@ -13,12 +15,13 @@ PID, FIRST_RANK, RANKS, PORT = 400, 412, 8, 8000
 STARTED_AT = TAKEN_AT - 7200.0
 BASE = "http://127.0.0.1:%d" % PORT
 LOG = "/root/sglang.log"
-ARGUMENTS = (
+COMMAND = (
     "/opt/sglang/bin/python3 -m sglang.launch_server --model lukealonso/GLM-5-NVFP4 --served-model-name glm-5 --reasoning-parser glm45 "
     "--tool-call-parser glm47 --trust-remote-code --tp 8 --mem-fraction-static 0.92 --max-running-requests 64 --kv-cache-dtype auto "
     "--quantization modelopt_fp4 --attention-backend flashinfer --fp8-gemm-backend cutlass --dsa-decode-backend trtllm "
     "--dsa-prefill-backend trtllm --moe-runner-backend flashinfer_cutlass --host 127.0.0.1 --port 8000"
-).split()
+)
+ARGUMENTS = COMMAND.split()
 ENVIRONMENT = {
     "NCCL_P2P_LEVEL": "SYS", "NCCL_MIN_CTAS": "8", "NCCL_DEBUG": "INFO", "OMP_NUM_THREADS": "8", "SAFETENSORS_FAST_GPU": "1", "CUDA_HOME": "/usr/local/cuda-12.8",
     "HOME": "/root", "PATH": "/opt/sglang/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "PYTHONUNBUFFERED": "1",
@@ -31,10 +34,10 @@ PACKAGES = (
 
 def install(model: HostModel, addresses: list[str]) -> None:
     """The server and everything that shows it."""
-    _process(model, PID, 1, "python3", "\0".join(ARGUMENTS) + "\0", 812.4)
+    _process(model, PID, 1, name="python3", words="\0".join(ARGUMENTS) + "\0", cpu_s=812.4)
     for rank in range(RANKS):
-        _process(model, FIRST_RANK + rank, PID, "sglang::schedul", "sglang::scheduler_TP%d\0" % rank, 5310.0 + rank)
-    _process(model, FIRST_RANK + RANKS, PID, "sglang::detoken", "sglang::detokenizer\0", 40.2)
+        _process(model, FIRST_RANK + rank, PID, name="sglang::schedul", words="sglang::scheduler_TP%d\0" % rank, cpu_s=5310.0 + rank)
+    _process(model, FIRST_RANK + RANKS, PID, name="sglang::detoken", words="sglang::detokenizer\0", cpu_s=40.2)
     model.file("/proc/%d/environ" % PID, "\0".join("%s=%s" % item for item in ENVIRONMENT.items()) + "\0", mode=0o400)
     model.file("/proc/%d/limits" % PID, model.read("/proc/1/limits").data or b"")
     for number in (1, 2):
@@ -57,7 +60,7 @@ def install(model: HostModel, addresses: list[str]) -> None:
     _answers(model)
 
 
-def _process(model: HostModel, pid: int, parent: int, name: str, words: str, cpu_s: float) -> None:
+def _process(model: HostModel, pid: int, parent: int, *, name: str, words: str, cpu_s: float) -> None:
     base = "/proc/%d/" % pid
     started = int((STARTED_AT - BOOTED_AT) * 100)
     fields = ["S", parent, pid, pid, 0, -1, 4194560, 90210, 0, 12, 0, int(cpu_s * 80), int(cpu_s * 20), 0, 0, 20, 0, 96, 0, started, 812345678, 2345678]
@@ -77,8 +80,6 @@ def _sockets(*listening: tuple[str, int]) -> str:
 
 def log() -> str:
     """A start of seven minutes and some work, ten minutes ago."""
-    import time
-
     lines = []
 
     def say(after: float, text: str, rank: int | None = None) -> None:
@@ -124,7 +125,7 @@ def _answers(model: HostModel) -> None:
     information = {"model_path": "lukealonso/GLM-5-NVFP4", "tp_size": 8, "version": "0.5.23", "internal_states": [{"last_gen_throughput": 92.1}], "kv_events": None}
     model.answer("GET", BASE + "/server_info", 200, json.dumps(information))
     model.answer("GET", BASE + "/metrics", 404, '{"detail":"Not Found"}')
-    words = " Paris . The capital of Germany is Berlin . The capital of Italy is Rome . The capital of Spain is Madrid .".split()
+    words = " Paris . The capital of Germany is Berlin . The capital of Italy is Rome . The capital of Spain is Madrid .".split()  # noqa: SIM905
     for number in (1, 2):
         events = [
             {"id": "cmpl", "choices": [{"index": 0, "text": " " + word, "logprobs": {"token_logprobs": [-0.25 - place / 64]}, "finish_reason": None}]}

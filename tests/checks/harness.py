@@ -293,7 +293,7 @@ def _change_command(evidence: bundle.BundleEvidence, change: dict[str, Any]) -> 
 
 def _change_answer(evidence: bundle.BundleEvidence, change: dict[str, Any]) -> None:
     """`fetch: POST http://127.0.0.1:8000/v1/completions generation 1` with code, text, replace, or a status."""
-    method, url, label = (str(change.pop("fetch")).split(" ", 2) + [""])[:3]
+    method, url, label = [*str(change.pop("fetch")).split(" ", 2), ""][:3]
     old = evidence.fetch(method, url, label=label)
     status = _status(change)
     if status:

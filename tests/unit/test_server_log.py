@@ -35,7 +35,8 @@ def test_a_worker_that_dies_of_sigill_at_the_first_request() -> None:
 
 def test_an_engine_that_dies_of_an_exception_behind_a_healthy_api() -> None:
     log = read(RECORDINGS / "vllm-0.32-cpu-engine-dead.log.gz")
-    assert [phase["name"] for phase in log["phases"]] == ["arguments", "engine", "distributed", "weights", "kv_cache", "engine_ready", "listening", "ready"]
+    names = ["arguments", "engine", "distributed", "weights", "kv_cache", "engine_ready", "listening", "ready"]
+    assert [phase["name"] for phase in log["phases"]] == names
     assert log["fatal"]["kind"] == "scheduler_exception"
     assert "Error" in log["fatal"]["exception"]
     assert log["kv_tokens"] == 2097152
@@ -128,7 +129,7 @@ def test_a_line_of_megabytes_costs_little_and_hides_nothing() -> None:
 
 
 def test_flags_of_a_command_line() -> None:
-    words = "python3 -m sglang.launch_server --tp 8 --host=0.0.0.0 --trust-remote-code --api-key ******** --disable_radix --lora-paths a b".split()
+    words = "python3 -m sglang.launch_server --tp 8 --host=0.0.0.0 --trust-remote-code --api-key ******** --disable_radix --lora-paths a b".split()  # noqa: SIM905
     assert engines.flags(words) == {
         "tp": "8", "host": "0.0.0.0", "trust-remote-code": True, "api-key": "********", "disable-radix": True, "lora-paths": ["a", "b"],
     }  # fmt: skip

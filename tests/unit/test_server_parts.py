@@ -56,7 +56,7 @@ def test_server_information_may_have_any_further_keys() -> None:
     assert found["memory_usage_gb"] == {"weight": 0.98, "kvcache": 0.23, "token_capacity": 20480, "graph": 0}
 
 
-@pytest.mark.parametrize("text", ["", "null", "[]", "[1, 2", '{"data": 7}', '{"data": [{"id": null}, 5]}', "<html>502</html>", "[" * 100000, '"\ud83d"'])
+@pytest.mark.parametrize("text", ["", "null", "[]", "[1, 2", '{"data": 7}', '{"data": [{"id": null}, 5]}', "<html>502</html>", "[" * 100000])
 def test_what_is_no_list_of_models_is_unknown_or_empty(text: str) -> None:
     found = answering(text)
     assert found["models"] in (None, [])

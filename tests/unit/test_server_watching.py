@@ -139,7 +139,8 @@ def test_a_server_that_accepts_and_never_answers_ends_in_bounded_time(tmp_path: 
         began = time.monotonic()
         facts = server.facts()
         assert time.monotonic() - began < 15
-    assert facts["api"]["health"] == {"code": None, "answered": False, "seconds": facts["api"]["health"]["seconds"], "problem": "no answer within 1 s"}
+    health = facts["api"]["health"]
+    assert (health["code"], health["answered"], health["problem"]) == (None, False, "no answer within 1 s")
     assert facts["state"] == "unhealthy"
     assert facts["generation"]["ran"] is False
 
@@ -165,7 +166,8 @@ def test_binary_junk_and_megabyte_lines_hide_nothing(tmp_path: Path) -> None:
 def test_what_an_earlier_process_wrote_into_the_same_file_does_not_count(tmp_path: Path) -> None:
     stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(time.time() - 3600))
     (tmp_path / "server.log").write_text(
-        "[%s] server_args=ServerArgs(tp_size=2)\n[%s] The server is fired up and ready to roll!\n[%s] Detected errors during sampling! NaN in the logits.\n"
+        "[%s] server_args=ServerArgs(tp_size=2)\n[%s] The server is fired up and ready to roll!\n"
+        "[%s] Detected errors during sampling! NaN in the logits.\n"
         % (stamp, stamp, stamp)
     )
     with running(tmp_path, "jit_lock") as server:
