@@ -25,6 +25,7 @@ sys.path.insert(0, str(ROOT / "library"))
 
 from ansible.module_utils.gpu_host.evidence import LiveEvidence
 from ansible.module_utils.gpu_server.watching import Watch, of_answers
+
 gather = importlib.import_module("inference_server_facts").facts
 PACKAGES = ["torch==2.13.0", "transformers>=5", "fastapi", "uvicorn", "openai", "accelerate"]
 MODEL = """

@@ -84,7 +84,8 @@ def _files(evidence: Evidence, environment: dict[str, str] | None) -> dict[str, 
         reading = evidence.read(path, 65536)
         if reading.ok:
             lines = [line.split("#")[0].strip() for line in reading.text.splitlines()]
-            found[path] = {name.strip(): value.strip() for name, equals, value in (line.partition("=") for line in lines) if equals}
+            pairs = ((name.strip(), value.strip()) for name, equals, value in (line.partition("=") for line in lines) if equals)
+            found[path] = {name: value for name, value in pairs if name.startswith("NCCL_")}
     return found
 
 

@@ -368,7 +368,8 @@ def kvm_q35() -> HostModel:
 def serving() -> HostModel:
     """The container of state 2 with its server on the right settings, idle."""
     model = lxc_story()
-    model.name, model.note = "serving", "Reconstructed from " + STORY + ": the LXC container with its inference server, settings mended, idle and healthy."
+    model.name = "serving"
+    model.note = "Reconstructed from " + STORY + ": the LXC container with its inference server, settings mended, idle and healthy."
     server.install(model, ["0000:%02x:00.0" % bus for bus, _node in CARDS])
     return model
 

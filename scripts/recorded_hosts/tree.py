@@ -85,7 +85,9 @@ class HostModel(Evidence):
         """`answer` is asked for commands of this program that have no fixed answer; None means not captured."""
         self._programs[name] = answer
 
-    def answer(self, method: str, url: str, code: int, text: str, label: str = "", seconds: float = 0.01, first_byte_s: float | None = 0.01) -> None:
+    def answer(
+        self, method: str, url: str, code: int, text: str, *, label: str = "", seconds: float = 0.01, first_byte_s: float | None = 0.01
+    ) -> None:
         """What a server of this host answers over HTTP."""
         kind = "text/event-stream" if text.startswith("data:") else "application/json" if text[:1] in ("{", "[") else ""
         fetched = Fetched(method, url, OK, code, text.encode(), kind, seconds, first_byte_s, label=label)
