@@ -2,7 +2,7 @@
 
 PYTHON ?= python3
 
-.PHONY: validate test lint bench docs setup clean
+.PHONY: validate test real-engine lint bench docs setup clean
 
 validate:  ## validate the example fleet of inventory/ (A='-i gpu1,' for other arguments)
 	@$(PYTHON) scripts/dev.py validate $(A)
@@ -15,6 +15,10 @@ test-vm:  ## PCI facts on virtual machines booted for it
 
 molecule:  ## the roles on real systemd hosts
 	@$(PYTHON) scripts/dev.py test tests/molecule
+
+real-engine:  ## the server facts on a real engine on the CPU (installs PyTorch, 5 GB, into .cache/engine)
+	@$(PYTHON) scripts/dev.py setup
+	@.venv/$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')/bin/python scripts/real_engine.py
 
 lint:
 	@$(PYTHON) scripts/dev.py lint
