@@ -132,6 +132,10 @@ headline:
   description: What happens to the packages, shorter.
   returned: success
   type: str
+lines:
+  description: The plan, a line a package.
+  returned: success
+  type: list
 notes:
   description: What is worth knowing about the toolkits and the driver.
   returned: success
@@ -228,6 +232,7 @@ def main() -> None:
         notes=notes,
         summary=one_line(plan),
         headline=headline(plan),
+        lines=apt_planning.lines(plan.get("steps", [])),
         system=planner.system,
         in_use=gpu_users.look(LiveEvidence(), module.params["server_units"]),
     )

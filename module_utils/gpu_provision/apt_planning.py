@@ -269,5 +269,10 @@ def summary(steps: list[dict[str, Any]]) -> str:
     return ", ".join("%s %d" % (action, actions.count(action)) for action in dict.fromkeys(actions))
 
 
+def lines(steps: list[dict[str, Any]]) -> list[str]:
+    """One line a step: `upgrade libcuda1 580.65.06-1 -> 580.95.05-1`."""
+    return ["%s %s %s" % (step["action"], step["package"], " -> ".join(text for text in (step["from"], step["to"]) if text)) for step in steps]
+
+
 def _given(values: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value not in (None, "", [])}

@@ -1,0 +1,39 @@
+#!/usr/bin/python
+"""Documentation of the write_baseline action; the code is plugins/action/write_baseline.py."""
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: write_baseline
+short_description: Write what was found on a host to a file on the controller
+description:
+  - Writes JSON through a temporary file and a rename, readable by its owner only. Runs on the controller, and in check mode too.
+options:
+  dest:
+    description: The file.
+    type: path
+    required: true
+  content:
+    description: What was found.
+    type: dict
+    required: true
+author:
+  - The gpu-host-validation authors
+attributes:
+  check_mode:
+    support: full
+    description: Nothing of a host is changed, ever.
+"""
+
+EXAMPLES = r"""
+- name: Write the baseline
+  write_baseline:
+    dest: reports/baseline-{{ inventory_hostname }}.json
+    content: "{{ {'facts': ansible_facts.gpu_host} }}"
+"""
+
+RETURN = r"""
+dest:
+  description: The file that was written.
+  returned: success
+  type: str
+"""
