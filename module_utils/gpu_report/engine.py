@@ -230,13 +230,18 @@ class _Judge:
         for remedy in self._check.remedy:
             if self._applies(remedy):
                 return {
-                    "on": str(remedy["on"]),
+                    "on": self._machine(str(remedy["on"])),
                     "text": self._filled(remedy["text"]),
                     "commands": [self._filled(command) for command in remedy.get("commands", ())],
                     "risk": self._filled(remedy.get("risk", "")),
                     "verify": self._filled(remedy.get("verify", "")),
                 }
         return None
+
+    def _machine(self, on: str) -> str:
+        """What is a hypervisor's to do for a guest is, for a container of Docker and the like, its host's."""
+        placement = ((self._variables.get("host") or {}).get("virtualization") or {}).get("placement")
+        return "container_host" if on == "hypervisor" and placement == "container" else on
 
     def _applies(self, remedy: dict[str, Any]) -> bool:
         when = remedy.get("when", True)

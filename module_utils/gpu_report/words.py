@@ -34,6 +34,7 @@ def where(remedy: dict[str, Any], hosts: Sequence[str]) -> str:
     return {
         "host": "on %s" % of,
         "hypervisor": "on the hypervisor (Proxmox host) of %s" % of,
+        "container_host": "on the machine that runs the container %s" % of,
         "guest": "inside the guest %s" % of,
         "firmware": "in the firmware setup (BIOS/BMC) of the machine behind %s" % of,
         "controller": "on this machine (the Ansible controller)",

@@ -145,6 +145,12 @@ def test_the_first_remedy_that_applies(tmp_path: Path) -> None:
     assert remedy == {"on": "hypervisor", "text": "8 cards", "commands": ["echo H200"], "risk": "", "verify": "ls"}
 
 
+@pytest.mark.parametrize(("placement", "on"), [("container", "container_host"), ("lxc", "hypervisor"), ("kvm", "hypervisor"), (None, "hypervisor")])
+def test_the_host_of_a_container_is_no_hypervisor(tmp_path: Path, placement: str | None, on: str) -> None:
+    host = {**HOST, "hmm": True, "virtualization": {"placement": placement}}
+    assert one(tmp_path, host, remedy=[{"on": "hypervisor", "text": "x"}])["remedy"]["on"] == on
+
+
 def test_no_remedy_applies(tmp_path: Path) -> None:
     assert one(tmp_path, {**HOST, "hmm": True}, remedy=[{"when": "host.no", "on": "host", "text": "x"}])["remedy"] is None
 
