@@ -17,7 +17,7 @@ COMMANDS = [line.split("#")[0].strip() for block in re.findall(r"```console\n(.*
 
 
 def run(*words: str) -> subprocess.CompletedProcess[str]:
-    environment = dict(os.environ, PATH="%s:%s" % (BIN, os.environ["PATH"]), NO_COLOR="1", ANSIBLE_NOCOLOR="1", ANSIBLE_FORCE_COLOR="0", LC_ALL="C.UTF-8")
+    environment = dict(os.environ, PATH="%s:%s" % (BIN, os.environ["PATH"]), LC_ALL="C.UTF-8", NO_COLOR="1", ANSIBLE_FORCE_COLOR="0")
     environment.pop("ANSIBLE_STDOUT_CALLBACK", None)
     environment.pop("GPU_HOST_REPORTS_DIR", None)
     return subprocess.run([str(BIN / words[0]), *words[1:]], cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
