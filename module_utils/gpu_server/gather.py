@@ -36,7 +36,8 @@ def gather(evidence: Evidence, params: dict[str, Any], errors: Errors) -> dict[s
         return None
     facts = _process_facts(evidence, params, table or {}, errors)
     engine = engines.ENGINES.get(facts["engine"] or "")
-    facts["gpu"] = gpu_load.read(evidence, errors, {facts["process"]["pid"], *facts.pop("pids")} if facts["process"] else set())
+    below = facts.pop("pids")
+    facts["gpu"] = gpu_load.read(evidence, errors, {facts["process"]["pid"], *below} if facts["process"] else set())
     _place_ranks(facts)
     _read_log(evidence, params, facts, engine, errors)
     engine = engine or engines.ENGINES.get(facts["log"]["engine"] or "")

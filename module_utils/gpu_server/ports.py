@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from ..gpu_host.evidence import Evidence
@@ -28,6 +29,6 @@ def _sockets(text: str) -> list[tuple[str, int]]:
         fields = line.split()
         if len(fields) > 3 and fields[3] == _LISTEN:
             address, _colon, number = fields[1].partition(":")
-            if len(number) == 4:
+            if re.fullmatch(r"[0-9A-F]{4}", number):
                 found.append((address, int(number, 16)))
     return found

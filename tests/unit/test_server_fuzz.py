@@ -1,0 +1,87 @@
+"""A recorded server, damaged at random: the facts keep their keys, nothing is raised, and what cannot be seen is never called ready."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import inference_server_facts
+import pytest
+from ansible.module_utils.gpu_host import bundle
+from ansible.module_utils.gpu_server import stall, watching
+
+SERVING = Path(__file__).resolve().parents[1] / "fixtures" / "hosts" / "serving.jsonl.gz"
+# What the server's own readers read; the rest of the bundle is other readers' concern.
+OWN = ("/proc/4", "/proc/net", "/root/", "/opt/", "/etc/nccl", "date", "nvidia-smi --query", "http://", "systemctl", "find", "/proc/stat")
+STATUSES = ("absent", "denied", "failed", "timeout", "not_captured", "hung")
+
+
+def records() -> list[dict[str, Any]]:
+    return [json.loads(line) for line in gzip.decompress(SERVING.read_bytes()).decode().splitlines()[1:]]
+
+
+def name_of(record: dict[str, Any]) -> str:
+    value = next(record[key] for key in ("read", "list", "run", "fetch") if key in record)
+    return value if isinstance(value, str) else " ".join(value)
+
+
+def facts(changed: list[dict[str, Any]]) -> dict[str, Any]:
+    found = inference_server_facts.facts(bundle.BundleEvidence({"captured_at": 1775780000.0}, changed), {})["ansible_facts"]["inference_server"]
+    assert isinstance(found, dict)
+    return found
+
+
+def damaged(record: dict[str, Any], chance: random.Random) -> dict[str, Any]:
+    changed = dict(record)
+    if "list" in record:
+        return {**changed, "status": chance.choice(STATUSES), "entries": {}}
+    field = "stdout" if "run" in record else "text"
+    text = str(changed.get(field, ""))
+    kind = chance.randrange(5)
+    if kind == 0:
+        kept = {key: value for key, value in changed.items() if key in ("read", "run", "fetch", "method", "label")}
+        return {**kept, "status": chance.choice(STATUSES), **({"stdout": ""} if "run" in record else {})}
+    if kind == 1:
+        changed[field] = text[: chance.randrange(len(text) + 1)]
+    elif kind == 2:
+        changed[field] = "".join(chance.choice("\0\ufffd{}[]\":,0-9aZ \n\t%s") if chance.random() < 0.03 else letter for letter in text)
+    elif kind == 3:
+        changed[field] = chance.choice(["", "\n" * 50, "0" * 5000, "{" * 3000, "nan, [N/A], ERR!, -1\n" * 9, "\0" * 40])
+    else:
+        lines = text.splitlines(keepends=True)
+        chance.shuffle(lines)
+        changed[field] = "".join(lines)
+    return changed
+
+
+WHOLE = records()
+KEYS = set(facts(WHOLE))
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_damage_gives_the_same_keys_and_no_exception(seed: int) -> None:
+    chance = random.Random(seed)
+    share = chance.choice([0.02, 0.1, 0.4])
+    changed = [damaged(record, chance) if name_of(record).startswith(OWN) and chance.random() < share else record for record in WHOLE]
+    found = facts(changed)
+    assert set(found) == KEYS
+    json.dumps(found)
+    if found["state"] == "ready":
+        assert (found["api"]["health"] or {}).get("code") == 200 or found["api"]["models"]
+    # What waits for a server reads the same facts.
+    watch = watching.Watch()
+    assert watch.look(found, 0.0).state in ("waiting", "ready", "failed", "stalled")
+    watching.of_answers(found, "glm-5", 1)
+    assert stall.cause(found)["advice"]
+
+
+def test_nothing_of_a_server_that_nothing_shows() -> None:
+    found = facts([{"list": "/proc", "status": "ok", "entries": {}}])
+    assert (found["state"], found["process"], found["generation"]["ran"]) == ("absent", None, False)
+
+
+def test_a_bundle_without_processes_holds_no_server() -> None:
+    assert inference_server_facts.facts(bundle.BundleEvidence({}, []), {})["ansible_facts"]["inference_server"] is None
