@@ -85,7 +85,15 @@ def test_from_a_bare_host_to_nothing_left_to_do(ansible: Any, tmp_path: Path) ->
     before = "find /etc/apt /etc/modprobe.d -type f -exec sha256sum {} + | sort | sha256sum; dpkg-query -W | sha256sum"
     plan = ansible("provision.yml", "e2e-prov=trixie", arguments=("--check", "--diff"), cuda_toolkit_versions=["12.8"])
     picture = ansible.shell(before)
-    for words in ("driver none -> 580.95.05", "+URIs: file:/srv/nvidia/repo", "+Pin: version 580.*", "+blacklist nouveau", "install cuda-toolkit-12-8 12.8.0-1", "install nvidia-driver-cuda 580.95.05-1"):
+    told = (
+        "driver none -> 580.95.05",
+        "+URIs: file:/srv/nvidia/repo",
+        "+Pin: version 580.*",
+        "+blacklist nouveau",
+        "install cuda-toolkit-12-8 12.8.0-1",
+        "install nvidia-driver-cuda 580.95.05-1",
+    )
+    for words in told:
         assert words in plan.stdout, words
     assert ansible.shell(before) == picture, "check mode changed the host"
 
