@@ -58,40 +58,21 @@ bundle_text:
   type: str
 """
 
-import os
-import socket
-
-from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.gpu_host import bundle as bundles
-from ansible.module_utils.gpu_host.evidence import Evidence, LiveEvidence
+from ansible.module_utils.gpu_host import fact_module
+from ansible.module_utils.gpu_host.evidence import Evidence
 from ansible.module_utils.gpu_host.gather import gather
 
 ARGUMENT_SPEC = {
     "gather_subset": {"type": "list", "elements": "str", "default": ["all"]},
-    "bundle": {"type": "path"},
-    "capture": {"type": "bool", "default": False},
+    **fact_module.ARGUMENTS,
 }
 
 
 def facts(evidence: Evidence, params: dict) -> dict:
     """The module's result for `evidence`; what the action plugin calls for a recorded host. ValueError: bad arguments."""
-    result: dict = {"changed": False}
-    recorder = bundles.RecordingEvidence(evidence) if params.get("capture") else None
-    result["ansible_facts"] = {"gpu_host": gather(recorder or evidence, params.get("gather_subset") or ["all"])}
-    if recorder:
-        manifest = {"host": socket.gethostname(), "captured_at": evidence.now(), "uid": os.getuid(), "tool": "gpu_facts"}
-        result["bundle_text"] = bundles.dump(manifest, recorder.records)
-    return result
-
-
-def main() -> None:
-    module = AnsibleModule(argument_spec=ARGUMENT_SPEC, supports_check_mode=True)
-    try:
-        evidence = bundles.load(module.params["bundle"]) if module.params["bundle"] else LiveEvidence()
-        module.exit_json(**facts(evidence, module.params))
-    except ValueError as error:
-        module.fail_json(msg=str(error))
+    subset = params.get("gather_subset") or ["all"]
+    return fact_module.result("gpu_facts", "gpu_host", evidence, params, lambda seen: gather(seen, subset))
 
 
 if __name__ == "__main__":
-    main()
+    fact_module.main(ARGUMENT_SPEC, facts)

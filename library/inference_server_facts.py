@@ -92,14 +92,12 @@ bundle_text:
   type: str
 """
 
-import os
-import socket
-
-from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.gpu_host import bundle as bundles
-from ansible.module_utils.gpu_host import fetching  # noqa: F401  so that Ansible sends it along: evidence.py imports it when it is needed
+from ansible.module_utils.gpu_host import (
+    fact_module,
+    fetching,  # noqa: F401  so that Ansible sends it along: evidence.py imports it when it is needed
+)
 from ansible.module_utils.gpu_host.errors import Errors
-from ansible.module_utils.gpu_host.evidence import Evidence, LiveEvidence
+from ansible.module_utils.gpu_host.evidence import Evidence
 from ansible.module_utils.gpu_server.gather import gather
 
 ARGUMENT_SPEC = {
@@ -112,34 +110,20 @@ ARGUMENT_SPEC = {
     "expected": {"type": "dict", "default": {}},
     "patience_scale": {"type": "float", "default": 1.0},
     "light": {"type": "bool", "default": False},
-    "bundle": {"type": "path"},
-    "capture": {"type": "bool", "default": False},
+    **fact_module.ARGUMENTS,
 }
 
 
 def facts(evidence: Evidence, params: dict) -> dict:
     """The module's result for `evidence`; what the action plugin calls for a recorded host."""
-    result: dict = {"changed": False}
-    recorder = bundles.RecordingEvidence(evidence) if params.get("capture") else None
-    errors = Errors("server")
-    found = gather(recorder or evidence, params, errors)
-    if found is not None:
-        found["errors"] = errors.entries
-    result["ansible_facts"] = {"inference_server": found}
-    if recorder:
-        manifest = {"host": socket.gethostname(), "captured_at": evidence.now(), "uid": os.getuid(), "tool": "inference_server_facts"}
-        result["bundle_text"] = bundles.dump(manifest, recorder.records)
-    return result
 
+    def gathered(seen: Evidence) -> dict | None:
+        errors = Errors("server")
+        found = gather(seen, params, errors)
+        return None if found is None else {**found, "errors": errors.entries}
 
-def main() -> None:
-    module = AnsibleModule(argument_spec=ARGUMENT_SPEC, supports_check_mode=True)
-    try:
-        evidence = bundles.load(module.params["bundle"]) if module.params["bundle"] else LiveEvidence()
-        module.exit_json(**facts(evidence, module.params))
-    except ValueError as error:
-        module.fail_json(msg=str(error))
+    return fact_module.result("inference_server_facts", "inference_server", evidence, params, gathered)
 
 
 if __name__ == "__main__":
-    main()
+    fact_module.main(ARGUMENT_SPEC, facts)

@@ -99,12 +99,7 @@ bundle_text:
   type: str
 """
 
-import os
-import socket
-
-from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.gpu_host import bundle as bundles
-from ansible.module_utils.gpu_host import probe, probe_collective
+from ansible.module_utils.gpu_host import fact_module, probe, probe_collective
 from ansible.module_utils.gpu_host.errors import Errors
 from ansible.module_utils.gpu_host.evidence import Evidence
 from ansible.module_utils.gpu_host.probe_run import ProbeEvidence
@@ -119,23 +114,19 @@ ARGUMENT_SPEC = {
     "collective": {"type": "str", "choices": ["auto", "true", "false"], "default": "auto"},
     "python": {"type": "path"},
     "environment": {"type": "dict", "default": {}},
-    "bundle": {"type": "path"},
-    "capture": {"type": "bool", "default": False},
+    **fact_module.ARGUMENTS,
 }
 
 
 def facts(evidence: Evidence, params: dict) -> dict:
     """The module's result for `evidence`; what the action plugin calls for a recorded host."""
-    result: dict = {"changed": False}
-    recorder = bundles.RecordingEvidence(evidence) if params.get("capture") else None
-    errors = Errors("probe")
-    found = probe.facts(recorder or evidence, params, errors, getattr(evidence, "only_initialise", None))
-    found["errors"] = errors.entries
-    result["ansible_facts"] = {"p2p_probe": found}
-    if recorder:
-        manifest = {"host": socket.gethostname(), "captured_at": evidence.now(), "uid": os.getuid(), "tool": "p2p_facts"}
-        result["bundle_text"] = bundles.dump(manifest, recorder.records)
-    return result
+
+    def gather(seen: Evidence) -> dict:
+        errors = Errors("probe")
+        found = probe.facts(seen, params, errors, getattr(evidence, "only_initialise", None))
+        return {**found, "errors": errors.entries}
+
+    return fact_module.result("p2p_facts", "p2p_probe", evidence, params, gather)
 
 
 def live(params: dict) -> ProbeEvidence:
@@ -150,14 +141,5 @@ def live(params: dict) -> ProbeEvidence:
     return evidence
 
 
-def main() -> None:
-    module = AnsibleModule(argument_spec=ARGUMENT_SPEC, supports_check_mode=True)
-    try:
-        evidence = bundles.load(module.params["bundle"]) if module.params["bundle"] else live(module.params)
-        module.exit_json(**facts(evidence, module.params))
-    except ValueError as error:
-        module.fail_json(msg=str(error))
-
-
 if __name__ == "__main__":
-    main()
+    fact_module.main(ARGUMENT_SPEC, facts, live)

@@ -50,39 +50,17 @@ bundle_text:
   type: str
 """
 
-import os
-import socket
-
-from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.gpu_host import bundle as bundles
-from ansible.module_utils.gpu_host.evidence import Evidence, LiveEvidence
+from ansible.module_utils.gpu_host import fact_module
+from ansible.module_utils.gpu_host.evidence import Evidence
 from ansible.module_utils.gpu_host.proxmox import gather_host
 
-ARGUMENT_SPEC = {
-    "bundle": {"type": "path"},
-    "capture": {"type": "bool", "default": False},
-}
+ARGUMENT_SPEC = fact_module.ARGUMENTS
 
 
 def facts(evidence: Evidence, params: dict) -> dict:
     """The module's result for `evidence`; what the action plugin calls for a recorded host."""
-    result: dict = {"changed": False}
-    recorder = bundles.RecordingEvidence(evidence) if params.get("capture") else None
-    result["ansible_facts"] = {"proxmox": gather_host(recorder or evidence)}
-    if recorder:
-        manifest = {"host": socket.gethostname(), "captured_at": evidence.now(), "uid": os.getuid(), "tool": "proxmox_facts"}
-        result["bundle_text"] = bundles.dump(manifest, recorder.records)
-    return result
-
-
-def main() -> None:
-    module = AnsibleModule(argument_spec=ARGUMENT_SPEC, supports_check_mode=True)
-    try:
-        evidence = bundles.load(module.params["bundle"]) if module.params["bundle"] else LiveEvidence()
-        module.exit_json(**facts(evidence, module.params))
-    except ValueError as error:
-        module.fail_json(msg=str(error))
+    return fact_module.result("proxmox_facts", "proxmox", evidence, params, gather_host)
 
 
 if __name__ == "__main__":
-    main()
+    fact_module.main(ARGUMENT_SPEC, facts)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ansible.module_utils.gpu_host.evidence import OK, Outcome
 
-from .linux import Machine
+from .linux import Machine, done
 from .smi import Gpu
 from .tree import BOOTED_AT, HostModel
 
@@ -106,6 +106,19 @@ def install(model: HostModel, machine: Machine, gpus: Sequence[Gpu], version: st
     _configuration(model, machine)
     _nodes(model, machine, gpus)
     _userspace(model, machine, version, toolkit)
+
+
+def absent(model: HostModel) -> None:
+    """No NVIDIA driver: what is asked of one is answered as not installed."""
+    model.directory("/usr/local/bin")
+    model.directory("/etc/ld.so.conf.d")
+    model.command("modinfo nvidia", rc=1, stderr="modinfo: ERROR: Module nvidia not found.\n")
+    missing = "Result=success\nId=%s\nLoadState=not-found\nActiveState=inactive\nSubState=dead\nUnitFileState=\n"
+    units = "\n".join(missing % unit for unit in ("nvidia-persistenced.service", "nvidia-fabricmanager.service"))
+    model.program("systemctl", lambda argv: done(argv, units) if argv[1] == "show" else None)
+    model.program("find", lambda argv: done(argv, "", 1, "find: '/usr/lib64': No such file or directory\n") if "libcuda.so*" in argv else None)
+    model.program("dpkg-query", lambda argv: done(argv, "", 1, "dpkg-query: no packages found matching nvidia*\n"))
+    model.command("apt-mark showhold", "")
 
 
 def _configuration(model: HostModel, machine: Machine) -> None:

@@ -231,15 +231,7 @@ def no_gpu() -> HostModel:
     model.directory("/etc/modprobe.d")
     model.device("/dev/null", 1, 3)
     model.file("/proc/devices", "Character devices:\n  1 mem\n  5 /dev/tty\n136 pts\n\nBlock devices:\n259 blkext\n")
-    model.directory("/usr/local/bin")
-    model.directory("/etc/ld.so.conf.d")
-    model.command("modinfo nvidia", rc=1, stderr="modinfo: ERROR: Module nvidia not found.\n")
-    missing = "Result=success\nId=%s\nLoadState=not-found\nActiveState=inactive\nSubState=dead\nUnitFileState=\n"
-    units = "\n".join(missing % unit for unit in ("nvidia-persistenced.service", "nvidia-fabricmanager.service"))
-    model.program("systemctl", lambda argv: linux.done(argv, units) if argv[1] == "show" else None)
-    model.program("find", lambda argv: linux.done(argv, "", 1, "find: '/usr/lib64': No such file or directory\n") if "libcuda.so*" in argv else None)
-    model.program("dpkg-query", lambda argv: linux.done(argv, "", 1, "dpkg-query: no packages found matching nvidia*\n"))
-    model.command("apt-mark showhold", "")
+    driver.absent(model)
     model.command("dmesg", driver.kernel_log(machine, [], AMD_IOMMU).split("[    8.050000]")[0])
     return model
 

@@ -266,7 +266,7 @@ def test_a_bundle_is_read_on_the_controller(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [(None, "nothere.jsonl: No such file"), ("junk", "gpu1.jsonl line 1: not JSON"), (BUNDLE + "{}\n", "line 3: not an evidence record")],
+    [(None, "nothere.jsonl: No such file"), ("junk", "gpu1.jsonl: not a bundle"), (BUNDLE + "{}\n", "line 3: not an evidence record")],
 )
 def test_a_bundle_that_is_none(tmp_path: Path, text: str | None, message: str) -> None:
     if text is not None:
