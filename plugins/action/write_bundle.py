@@ -37,10 +37,13 @@ class ActionModule(ActionBase):
         )
         path = os.path.abspath(os.path.expanduser(arguments["dest"]))
         try:
-            records = len(bundles.parse(arguments["text"].encode("utf-8", "surrogatepass"), path).records())
+            sent = bundles.parse(arguments["text"].encode("utf-8", "surrogatepass"), path)
         except ValueError as error:
             raise AnsibleActionFail("What the host sent is no bundle, nothing was written: %s" % error) from None
-        text = anonymiser.anonymise(arguments["text"]) if arguments["anonymous"] else arguments["text"]
+        # What two modules read stands in it twice: once is enough, and a replay takes the later one.
+        records = len(sent.records())
+        text = bundles.dump(sent.manifest, sent.records())
+        text = anonymiser.anonymise(text) if arguments["anonymous"] else text
         data = bundles.compress(text)
         old = _content(path)
         result.update(changed=old != data, dest=path, size_bytes=len(data), records=records)
