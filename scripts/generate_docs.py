@@ -104,6 +104,18 @@ FACTS = [
     ("proxmox.containers", "gpu_host/pve_guests.py", "containers"),
     ("hypervisor", "gpu_host/proxmox.py", "for_guest"),
 ]  # fmt: skip
+# Subject -> the functions whose facts stand beside those of its reader.
+BESIDE = {
+    "gpus": [("gpu_host/gpu_findings.py", "findings")],
+    "p2p": [("gpu_host/p2p.py", "summary")],
+    "topology": [("gpu_host/topology.py", "summary")],
+    "driver": [
+        ("gpu_host/driver_requirements.py", "of_gpus"),
+        ("gpu_host/driver_services.py", "gather"),
+        ("gpu_host/driver_packages.py", "gather"),
+        ("gpu_host/cuda_toolkits.py", "gather"),
+    ],
+}
 # Parts that the docstrings above point to.
 MODULES_SHOWN = ("gpu_host/smi_fields.py", "gpu_host/gpu_findings.py")
 
@@ -116,7 +128,8 @@ def facts_page() -> str:
         "calls not applicable. GPUs are keyed by PCI address.\n\n"
     )
     for subject, path, function in FACTS:
-        parts.append("## host.%s\n\n%s\n\n" % (subject, _docstring(path, function)))
+        texts = [_docstring(*place) for place in ((path, function), *BESIDE.get(subject, ()))]
+        parts.append("## host.%s\n\n%s\n\n" % (subject, "\n\n".join(texts)))
     for path in MODULES_SHOWN:
         if (ROOT / "module_utils" / path).exists():
             parts.append("## %s\n\n%s\n\n" % (Path(path).name, _docstring(path, None)))

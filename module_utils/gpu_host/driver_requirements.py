@@ -111,7 +111,8 @@ def of_gpus(device_ids: dict[str, int], driver: str | None, flavor: str | None) 
     """What the GPUs of a host (PCI address -> device id) ask, and which of them the running driver does not satisfy.
 
     `gpus`: address -> {device_id, architecture, minimum_driver, modules, minimum_toolkit}, None where the id is unknown.
-    `below_minimum`, `wrong_flavor`: addresses; None where the driver's version or flavour is unknown.
+    `architectures`; `minimum_driver`, `minimum_toolkit`: the highest that one of them asks. `below_minimum`, `wrong_flavor`: addresses; None
+    where the driver's version or flavour is unknown.
     """
     gpus = {}
     for address, device_id in sorted(device_ids.items()):

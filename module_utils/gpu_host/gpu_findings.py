@@ -45,7 +45,20 @@ def offending(devices: dict[str, Facts] | None, whole: bool, judge: Callable[[Fa
 
 
 def findings(devices: dict[str, Facts] | None, whole: bool) -> dict[str, Any]:
-    """Every computed list, by name; the same names always."""
+    """Every computed list, by name; the same names always. Each entry has ``address``, ``index``, ``label`` and what is named here.
+
+    - ``recovery_needed`` (`action`), ``ecc_errors`` (`uncorrectable`, …), ``ecc_change_pending`` (`current`, `pending`),
+      ``remapping_unfinished`` (`pending`, `failure`), ``slowed`` by hardware (`reasons`), ``hot`` (`temperature_c`, `limit_c`, `margin_c`)
+    - ``mig_enabled``, ``compute_mode_restricted`` (`compute_mode`), ``persistence_off``, ``unlicensed`` (`license`), ``fabric_not_ready``
+      (`state`, `status`)
+    - ``width_reduced`` (`width`, `width_max`), ``generation_reduced`` under load (`generation`, `generation_max`), ``bar1_smaller_than_memory``
+      (`bar1_mib`, `memory_mib`)
+
+    Distinct values over all GPUs, None where one is unknown: ``models``, ``memory_sizes_mib``, ``architectures``, ``vbios_versions``,
+    ``power_limits_w``, ``ecc_modes``, ``addressing_modes``, ``mig_modes``; ``differing``: names of those of the first kinds that have several.
+    Whether any GPU shows a value at all: ``recovery_reported``, ``link_reported``, ``fabric_present``, ``vgpu_present``. The lowest over all:
+    ``link_width_lowest``, ``link_generation_max_lowest``. ``loaded``: addresses under load. ``idle``; ``busy``: ``[{address, index, reason}]``.
+    """
     lists = {name: offending(devices, whole, judge) for name, judge in _JUDGES.items()}
     return {**lists, **_spread(devices, whole), **_use(devices, whole)}
 

@@ -31,7 +31,8 @@ _STATIC = frozenset(
 
 
 def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
-    """A dictionary for each of MODULES, and what needs several of them.
+    """A dictionary for each of `nvidia`, `nvidia_uvm`, `nvidia_modeset`, `nvidia_drm`, `nvidia_peermem`, `nouveau`, `vfio_pci`, and what needs
+    several of them.
 
     Per module: `loaded` (None if unknown), `references` (None where the kernel does not count), `used_by` (modules),
     `options` (name -> {live, configured, source, cmdline, pending}: the running value, the value of the files and where it

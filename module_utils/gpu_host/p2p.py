@@ -85,6 +85,7 @@ def summary(read: dict[str, Pairs | None], names: dict[int, str]) -> dict[str, A
     a blocked one has ``capability`` (``read`` or ``write``), ``status`` and ``meaning``. A pair is granted if it may be read and written.
     ``unreadable_pairs``: the unknown ones that a matrix shows without a status; None while there is none, but a matrix that nobody has.
     ``blocked_by_status``: ``[{status, meaning, count}]``, most frequent first. ``all_granted``, ``all_nvlink``: None while a pair is unknown.
+    ``nvlink_pairs``: pairs joined by NVLink.
     """
     every = (read.get("read"), read.get("write"))
     indices = sorted({index for pairs in every if pairs for pair in pairs for index in pair} | (set(names) if any(every) else set()))

@@ -40,7 +40,10 @@ def facts(evidence: Evidence, params: dict[str, Any], errors: Errors, restrict: 
     - ``loopback``: the same of a GPU with itself; ``many_to_one`` (by target) and ``all_at_once``: ``{bandwidth_gb_s, corrupt_pairs}``
     - ``all_usable``, ``all_delivered``, ``all_fast``: False if one pair fails, None while one is not measured
     - ``verdicts``: ``{pairs, ok, …}`` counts; ``lowest_bandwidth_gb_s``; ``events``: stages that hung or broke (`probe_run._Child`)
-    - the lists of `LISTS`, and ``explanations``: by list, a sentence with figures for each entry
+    - lists that a check asks to be empty (`LISTS`), each of directed pairs ("source->target"), of GPUs or of sentences: ``not_granted_pairs``,
+      ``unusable_pairs``, ``undelivered_pairs``, ``mirrored_pairs``, ``staged_pairs``, ``slow_pairs``, ``high_latency_pairs``, ``hung_pairs``,
+      ``unmeasured_pairs``, ``wrong_control_pairs``, ``one_way_pairs``, ``corrupt_under_load``, ``collapsed_under_load``, ``skipped_gpus``; and
+      ``explanations``: by list, a sentence with figures for each entry
     - ``collective``: see `probe_collective.facts`
 
     `restrict` makes a live probe leave the GPUs alone (cuInit and the driver's claims only); a recorded one has none.
