@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import harness
@@ -66,3 +67,13 @@ def test_one_gpu_read_is_never_called_all(attached: int) -> None:
     results = judged("nvidia-smi -q -x", first)
     assert results["gpu_mig_disabled"]["status"] == "fail" and "all" not in results["gpu_mig_disabled"]["found"].split()
     assert results["gpu_mig_disabled"]["found"].endswith("GPU 0 (0000:01:00.0)" if attached == 1 else "GPU at 0000:01:00.0")
+
+
+@pytest.mark.parametrize("name", ["p2p_granted.geforce", "iommu_not_translating", "acs_redirect_off", "acs_root_port_redirect_off",
+                                  "chipset_supports_p2p", "gpu_bar1_covers_memory"])
+def test_a_host_that_needs_no_p2p_is_left_in_peace(name: str) -> None:
+    """GeForce cards on an ordinary system have none, and what only matters to P2P is then no fault."""
+    broken = harness.overlay(harness.BROKEN / (name + ".yml"))
+    quiet = harness.judge_overlay(dataclasses.replace(broken, expected={**broken.expected, "p2p": {"required": False}}))
+    assert failed(harness.judge_overlay(broken)) >= {broken.check}
+    assert quiet[broken.check]["status"] == "skip" and "p2p.required" in quiet[broken.check]["reason"]
