@@ -36,6 +36,7 @@ class Reads:
 @cache
 def reads(expression: str) -> Reads:
     """What `expression` reads. ValueError (with the reason) where it is no Jinja expression."""
+    _parse("{{ %s }}" % expression)  # ")(" is one between brackets only, "x }}{{ y" only without
     return _reads_of(_parse("{{ (%s) }}" % expression))
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from ansible.module_utils.gpu_report import causes, engine, expressions
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from .check_samples import item, judge, load
@@ -251,6 +251,8 @@ def test_unknown_only_where_the_null_matters(condition: str) -> None:
         assert result["status"] == "unknown"  # it may be unknown although every reading agrees (x or not x): that is safe
 
 
+@example(")(")
+@example("a }}{{ b")
 @given(st.text(alphabet="ab()[]{}'\"., orandnotif<>=!|+-01", max_size=30))
 def test_any_text_is_read_or_refused(text: str) -> None:
     try:
