@@ -75,7 +75,7 @@ def facts(raw: dict[str, Any] | None, reason: str | None) -> dict[str, Any]:
         return result
     if not isinstance(raw.get("arms"), dict) or not all(isinstance(arm, dict) for arm in raw["arms"].values()):
         return {**result, "ran": False, "reason": "its result has another shape than this version writes"}
-    result.update(python=raw.get("python"), gpus=raw.get("gpus"), arms=raw.get("arms") or {})
+    result.update(reason=None, python=raw.get("python"), gpus=raw.get("gpus"), arms=raw.get("arms") or {})
     configured, control = (result["arms"].get(name) or {} for name in ARMS)
     wrong = {name: [size for size, found in (arm.get("sizes") or {}).items() if found.get("wrong")] for name, arm in result["arms"].items()}
     result["wrong"] = ["%s bytes: %d wrong elements" % (size, configured["sizes"][size]["wrong"]) for size in wrong.get("configured") or ()]

@@ -22,6 +22,8 @@ def of_host(facts: dict[str, Any], width: int) -> list[str]:
         if key in tables:
             lines += _wrapped(_range(tables[key]), width)
     probe = facts.get("probe") or {}
+    all_reduce = _all_reduce(probe.get("collective") or {})
+    lines += _wrapped(all_reduce, width) if all_reduce else []
     if probe and not probe.get("ran"):
         lines += _wrapped("the probe did not run: %s" % (probe.get("skipped_reason") or "no reason was given"), width)
     return lines
@@ -35,6 +37,20 @@ def _unknown(table: Matrix, facts: dict[str, Any]) -> str:
     seen = [name for name in ("read", "write") if (facts.get("p2p") or {}).get(name)]
     half = ": the driver's answer for %s is at hand, not the other" % ("reads" if seen == ["read"] else "writes") if len(seen) == 1 else ""
     return "%s: unknown whether the driver grants P2P%s" % (_all_of(len(pairs)), half)
+
+
+def _all_reduce(collective: dict[str, Any]) -> str:
+    """The largest all-reduce, beside the same without P2P; empty where none was measured."""
+    figures = []
+    for arm in ("configured", "p2p_disabled"):
+        sizes = ((collective.get("arms") or {}).get(arm) or {}).get("sizes") or {}
+        largest = max(sizes, key=int, default="")
+        rate = sizes[largest].get("bus_bandwidth_gb_s") if largest else None
+        figures.append((int(largest) >> 20, rate) if rate else None)
+    if not figures[0]:
+        return ""
+    text = "all-reduce of %d MiB by NCCL: %.3g GB/s" % figures[0]
+    return text + ("; %.3g GB/s without P2P" % figures[1][1] if figures[1] else "")
 
 
 def _pairs(table: Matrix, by: str, width: int) -> list[str]:

@@ -194,7 +194,7 @@ class _Report:
         """One table for all hosts with the same: of hosts that were probed or on which something about P2P failed, with -v of all."""
         tables: dict[tuple[str, ...], list[str]] = {}
         for name, host in self._hosts.items():
-            probed = (host["facts"].get("probe") or {}).get("ran")
+            probed = host["facts"].get("probe") is not None  # that it did not run, and why, is worth knowing too
             failed = any(r["status"] == "fail" and "p2p" in self._report["checks"][r["id"]]["tags"] for r in host["results"])
             if self._verbosity or probed or failed:
                 lines = tuple(matrix_text.of_host(host["facts"], self._width - 4))

@@ -155,13 +155,14 @@ def environment(machine: Machine) -> Any:
                 path = device / name
                 links["%s/%s" % (device.name, name)] = path.read_text().strip() if path.exists() else None
     machine.say(seen["list"].strip())
+    machine.report["gpus"] = sum(line.startswith("GPU ") for line in seen["list"].splitlines())
     return {**seen, "links": links}
 
 
 def idle(machine: Machine) -> Any:
     before = memory_used()
     found, records = facts()
-    machine.report["gpus"] = len(found["devices"])
+    machine.expect(len(found["devices"]) == machine.report["gpus"], "CUDA has every GPU that nvidia-smi lists")
     machine.expect(found["cuda"]["initialised"] is True, "cuInit succeeds in the child (%s s)" % found["cuda"]["seconds"])
     machine.expect(found["ran"] is True, "the probe ran: %s" % found["skipped_reason"])
     machine.expect(not found["events"], "no stage hung or crashed: %s" % found["events"])

@@ -176,3 +176,10 @@ def test_the_digest_keeps_the_spread_and_the_method_once() -> None:
     assert kept["pairs"]["0000:01:00.0->0000:02:00.0"]["bandwidth_gb_s"] == {"copy": {"median": 55.4, "min": 55.4, "max": 55.4}}
     assert kept["methods"]["bandwidth_gb_s.copy"] == "copy_engine, 256 MiB, 5 x 8 transfers, 2 pairs at a time"
     assert digest.of_probe({"ran": False})["pairs"] == {}
+
+
+def test_the_largest_all_reduce_stands_beside_the_control() -> None:
+    sizes = {"12288": {"bus_bandwidth_gb_s": 1.4}, "268435456": {"bus_bandwidth_gb_s": 294.4}}
+    arms = {"configured": {"sizes": sizes}, "p2p_disabled": {"sizes": {"268435456": {"bus_bandwidth_gb_s": 26.8}}}}
+    assert matrix_text._all_reduce({"arms": arms}) == "all-reduce of 256 MiB by NCCL: 294 GB/s; 26.8 GB/s without P2P"
+    assert matrix_text._all_reduce({"arms": {"configured": {"sizes": {}}}}) == matrix_text._all_reduce({}) == ""
