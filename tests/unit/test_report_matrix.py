@@ -165,6 +165,11 @@ def test_the_terminal_shows_it_where_p2p_failed_and_equal_hosts_once() -> None:
     assert "  - gpu0, gpu1, gpu2, gpu3, gpu4, gpu5 and 94 more:" in lines
 
 
+def test_the_terminal_says_why_a_healthy_host_was_not_measured() -> None:
+    lines = [text for text, _tone in terminal.render(failing(probed(host(), ran=False), ["gpu1"], "pass"))]
+    assert any("the probe did not run: the GPUs are in use by python3 (pid 7)" in line for line in lines)
+
+
 def test_the_terminal_leaves_healthy_hosts_out_unless_asked() -> None:
     report = failing(host(), ["gpu1"], "pass")
     assert not any("directed pairs" in text for text, _tone in terminal.render(report))
