@@ -7,6 +7,7 @@ gives the address 10.231.0.NUMBER, the network namespace and the cgroup `gth-NUM
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import shutil
@@ -69,9 +70,11 @@ def take_number() -> int:
 
 def ssh_key(state: Path) -> Path:
     key = state / "key"
-    if not key.exists():
-        state.mkdir(parents=True, exist_ok=True)
-        run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key))
+    state.mkdir(parents=True, exist_ok=True)
+    with open(state / "key.lock", "w") as lock:  # several test processes start at once, and both halves must be there
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not key.exists():
+            run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key))
     return key
 
 
