@@ -20,8 +20,9 @@ if _OURS not in ansible.module_utils.__path__:
     ansible.module_utils.__path__.append(_OURS)
 
 replay = importlib.import_module("ansible.module_utils.gpu_report.replay")
-# Ansible loads this plugin before it forks. What is imported here is imported once, not once for every recorded host (0.2 s each).
-importlib.import_module("ansible.module_utils.gpu_host.gather")
+# The readers are imported here because the strategy imports this file before it forks a worker for every host: once a run, not once a host.
+for _reader in ("gpu_host.gather", "gpu_host.probe", "gpu_host.proxmox", "gpu_server.gather"):
+    importlib.import_module("ansible.module_utils." + _reader)
 
 
 class ActionModule(ActionBase):
