@@ -120,10 +120,6 @@ class CallbackModule(CallbackBase):
         if name == "run_checks":
             self._validating = True  # also where it came by include_role, which the play does not show beforehand
             self._collector.results(result.host.get_name(), result.result)
-        elif name == "gpu_facts":
-            self._collector.facts(result.host.get_name(), (result.result.get("ansible_facts") or {}).get("gpu_host"))
-        elif name == "p2p_facts":
-            self._collector.probe(result.host.get_name(), (result.result.get("ansible_facts") or {}).get("p2p_probe"))
         elif self._in_validation:
             self._collector.seen(result.host.get_name())
 

@@ -6,7 +6,7 @@ DOCUMENTATION = r"""
 module: run_checks
 short_description: Judge a host by the checks
 description:
-  - Evaluates every check of C(checks/*.yml) on the facts that M(gpu_facts) gathered before, on the controller, without a connection.
+  - Evaluates every check of C(checks/*.yml) on the facts that M(host_facts) gathered before, on the controller, without a connection.
   - One broken check never hides another; what is unknown never passes.
   - Fails where a check of severity V(error) failed, is unknown or broke, where a waiver or a selection names what does not exist, and
     where no check ran.
@@ -84,9 +84,18 @@ checks:
     - One result for each selected check, in the order of the files.
     - RV(checks[].status) is V(pass), V(fail), V(unknown), V(skip), V(waived) or V(error).
     - RV(checks[].caused_by) names the nearest failing checks that explain this one.
+    - Of a check that passed or was skipped, there are the id, severity, tags, status and reason only.
   returned: always
   type: list
   elements: dict
+checks_dir:
+  description: The directory of the checks.
+  returned: always
+  type: str
+report_facts:
+  description: The facts that the report keeps, as JSON.
+  returned: always
+  type: str
 problems:
   description: What is wrong with the selection or the waivers.
   returned: always

@@ -5,21 +5,22 @@ all) leaves it `not_validated`, with the message of what ended it.
 """
 from __future__ import annotations
 
+import json
 import re
-from typing import Any
+from typing import Any, Callable
 
-from . import digest
+from . import loaded
 
 SCHEMA = 1
 READY, NOT_READY, NOT_VALIDATED = "ready", "not_ready", "not_validated"
-# What a result repeats from its check; kept once for all hosts.
-_OF_THE_CHECK = ("title", "severity", "tags", "docs", "explains")
 
 
 class Collector:
     """Fed by the callback while a run goes on; holds one small record a host."""
 
-    def __init__(self) -> None:
+    def __init__(self, definitions: Callable[[str], dict[str, dict[str, Any]]] = loaded.definitions) -> None:
+        """`definitions` gives what the checks of a directory say of themselves: ``{id: {title, severity, tags, docs, explains}}``."""
+        self._definitions = definitions
         self.hosts: dict[str, dict[str, Any]] = {}
         self.checks: dict[str, dict[str, Any]] = {}
 
@@ -29,33 +30,30 @@ class Collector:
             name, {"state": NOT_VALIDATED, "message": "no check ran on this host", "unreachable": False, "problems": [], "results": {}, "facts": {}}
         )
 
-    def facts(self, name: str, gpu_host: Any) -> None:
-        """What gpu_facts returned."""
-        if isinstance(gpu_host, dict):
-            self.seen(name)["facts"] = digest.of_host(gpu_host)
-
-    def probe(self, name: str, p2p_probe: Any) -> None:
-        """What p2p_facts returned."""
-        if isinstance(p2p_probe, dict):
-            self.seen(name)["facts"]["probe"] = digest.of_probe(p2p_probe)
-
     def results(self, name: str, result: dict[str, Any]) -> None:
         """What run_checks returned. A second call for a host (a part, later) adds to the first."""
         host = self.seen(name)
         if not isinstance(result.get("checks"), list) or not isinstance(result.get("summary"), dict):
             self.failed(name, str(result.get("msg") or "run_checks gave no results"))
             return
+        self._define(result)
         for check in result["checks"]:
-            self.checks.setdefault(check["id"], {key: check[key] for key in _OF_THE_CHECK})
-            host["results"][check["id"]] = {
-                key: value for key, value in check.items() if key not in _OF_THE_CHECK and (value not in ("", None, False, []) or key == "status")
-            }
+            said = {key: value for key, value in check.items() if key not in loaded.OF_THE_CHECK}
+            host["results"][check["id"]] = {key: value for key, value in said.items() if value not in ("", None, False, [])}
+        host["facts"].update(json.loads(result.get("report_facts") or "{}"))
         host["problems"] = list(dict.fromkeys([*host["problems"], *(result.get("problems") or ())]))
         was_good = host["state"] == READY or not host.get("judged")
         host["judged"] = True
         if host["message"] == "no check ran on this host" or host["state"] != NOT_VALIDATED:
             host["state"] = READY if was_good and result["summary"].get("ready") is True and not result.get("failed") else NOT_READY
             host["message"] = str(result.get("msg") or "")
+
+    def _define(self, result: dict[str, Any]) -> None:
+        """Keep what the checks of `result` are, once for all hosts."""
+        new = [check["id"] for check in result["checks"] if check["id"] not in self.checks]
+        if new:
+            known = self._definitions(result["checks_dir"])
+            self.checks.update((name, known[name]) for name in new)
 
     def failed(self, name: str, message: str, unreachable: bool = False) -> None:
         """A task failed, or the host could not be reached: what was not judged before stays unjudged."""

@@ -15,6 +15,12 @@ _OF_THE_COLLECTIVE = ("ran", "reason", "verdict", "explanation", "gpus", "wrong"
 _OF_A_FIGURE = ("median", "min", "max")
 
 
+def of(host: dict[str, Any]) -> dict[str, Any]:
+    """What is kept of `host` as the checks see it (subject.py): the part of gpu_facts, and ``probe`` where p2p_facts ran."""
+    probe = host.get("probe")
+    return {**of_host(host), **({"probe": of_probe(probe)} if isinstance(probe, dict) else {})}
+
+
 def of_host(gpu_host: dict[str, Any]) -> dict[str, Any]:
     """What is kept of the facts of gpu_facts."""
     return {subject: gpu_host.get(subject) for subject in SUBJECTS}

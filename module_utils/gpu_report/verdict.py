@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from .checks import Check, suggestion
-from .engine import ERROR, FAIL, SKIP, STATUSES, UNKNOWN
+from .engine import ERROR, FAIL, PASS, SKIP, STATUSES, UNKNOWN
 
 BAD = (FAIL, UNKNOWN, ERROR)
 
@@ -67,10 +67,17 @@ def of(results: list[dict[str, Any]], problems: Sequence[str] = ()) -> dict[str,
         "changed": False,
         "failed": not summary["ready"],
         "msg": _message(summary, bad, problems),
-        "checks": results,
+        "checks": [short(result) for result in results],
         "problems": problems,
         "summary": summary,
     }
+
+
+def short(result: dict[str, Any]) -> dict[str, Any]:
+    """`result`, cut to what there is to say where nothing is wrong: Ansible copies every value of a result for every callback."""
+    if result["status"] not in (PASS, SKIP):
+        return result
+    return {key: result[key] for key in ("id", "severity", "tags", "status", "reason")}
 
 
 def _message(summary: dict[str, Any], bad: list[dict[str, Any]], problems: list[str]) -> str:

@@ -36,19 +36,23 @@ class ActionModule(ActionBase):
         task_vars = task_vars or {}
         arguments = dict(self._task.args)
         bundle = arguments.pop("bundle", None)
+        result.update(self.facts_of(self._task.action.rpartition(".")[2], arguments, bundle, task_vars))
+        return result
+
+    def facts_of(self, name: str, arguments: dict[str, Any], bundle: str | None, task_vars: dict[str, Any]) -> dict[str, Any]:
+        """The result of the facts module `name`, on the host or for `bundle`."""
         if not bundle:
-            result.update(self._execute_module(task_vars=self._with_interpreter(task_vars)))
-            return result
-        name = self._task.action.rpartition(".")[2]
+            live: dict[str, Any] = self._execute_module(module_name=name, module_args=arguments, task_vars=self._with_interpreter(task_vars))
+            return live
         path = replay.find(str(bundle), (task_vars.get("inventory_dir"), os.getcwd()))
         module = self._shared_loader_obj.module_loader.find_plugin(name, mod_type=".py")
         if module is None:
             raise AnsibleActionFail("the module %s is not on the library path; run from the directory that holds ansible.cfg" % name)
         try:
-            result.update(replay.facts(module, arguments, path))
+            recorded: dict[str, Any] = replay.facts(module, arguments, path)
         except ValueError as error:
             raise AnsibleActionFail(str(error)) from None  # Ansible would say what it came from as well: the same words again
-        return result
+        return recorded
 
     def _with_interpreter(self, task_vars: dict[str, Any]) -> dict[str, Any]:
         """On the controller itself, the Python that runs the playbook: discovery may find one that does not work (a version manager's)."""

@@ -1,20 +1,34 @@
 """A small run to make reports of: one host ready, one with a cause and its symptoms, one unreachable."""
 from __future__ import annotations
 
+import json
 from typing import Any
 
-from ansible.module_utils.gpu_report import causes, collector, verdict
+from ansible.module_utils.gpu_report import causes, collector, digest, loaded, verdict
 
+MADE: dict[str, dict[str, Any]] = {}  # the last result of each check
 RUN = {"playbook": "validate.yml", "started_at": "2026-01-02T03:04:05+00:00", "seconds": 4.2, "ansible_core": "2.21.5"}
 
 
 def result(name: str, status: str = "pass", **more: Any) -> dict[str, Any]:
     """One result as run_checks gives it."""
-    return {
+    made = {
         "id": name, "title": "%s holds" % name, "severity": "error", "tags": ["p2p"], "docs": "docs/checks.md#%s" % name, "status": status,
         "found": "", "reason": "", "needs_root": False, "why": "", "failed_condition": "", "remedy": None, "explains": [], "caused_by": [],
         "root_cause": False, "waiver": None, **more,
     }  # fmt: skip
+    MADE[name] = made
+    return made
+
+
+def definitions(_directory: str) -> dict[str, dict[str, Any]]:
+    """What the checks of the results that were made say of themselves."""
+    return {name: {key: made[key] for key in loaded.OF_THE_CHECK} for name, made in MADE.items()}
+
+
+def run() -> collector.Collector:
+    """A run with no host yet."""
+    return collector.Collector(definitions)
 
 
 def chipset(status: str = "fail", **more: Any) -> dict[str, Any]:
@@ -44,16 +58,17 @@ def broken_host() -> list[dict[str, Any]]:
     ]
 
 
-def judged(results: list[dict[str, Any]], problems: tuple[str, ...] = ()) -> dict[str, Any]:
+def judged(results: list[dict[str, Any]], problems: tuple[str, ...] = (), facts: dict[str, Any] | None = None) -> dict[str, Any]:
+    """What run_checks returns."""
     causes.fill_in(results)
-    return verdict.of(results, problems)
+    return {**verdict.of(results, problems), "checks_dir": loaded.OWN, "report_facts": json.dumps(facts or {})}
 
 
 def report() -> dict[str, Any]:
     """The report of the run."""
-    run = collector.Collector()
-    run.results("gpu2", judged([result(entry["id"], explains=entry["explains"], severity=entry["severity"]) for entry in broken_host()]))
-    run.facts("gpu10", {"evidence": {"recorded": True}, "gpus": {"count": 8}, "kernel_log": "not kept"})
-    run.results("gpu10", judged(broken_host()))
-    run.failed("gpu3", "Failed to connect to the host via ssh: Connection refused", unreachable=True)
-    return run.report(RUN)
+    found = run()
+    found.results("gpu2", judged([result(entry["id"], explains=entry["explains"], severity=entry["severity"]) for entry in broken_host()]))
+    facts = digest.of({"evidence": {"recorded": True}, "gpus": {"count": 8}, "kernel_log": "not kept"})
+    found.results("gpu10", judged(broken_host(), facts=facts))
+    found.failed("gpu3", "Failed to connect to the host via ssh: Connection refused", unreachable=True)
+    return found.report(RUN)

@@ -44,7 +44,7 @@ class Display:
 def callback(tmp_path: Path) -> Any:
     made = plugin("check_report")(display=Display())
     made.get_option = lambda name: str(tmp_path / "reports")
-    made.v2_playbook_on_play_start(play("gpu_facts", "run_checks"))
+    made.v2_playbook_on_play_start(play("host_facts", "run_checks"))
     return made
 
 
@@ -55,17 +55,20 @@ def play(*actions: str) -> Any:
 
 def outcome(host: str, action: str, result: dict[str, Any]) -> Any:
     return SimpleNamespace(
-        host=SimpleNamespace(get_name=lambda: host), task=SimpleNamespace(action=action, get_name=lambda: "role : " + action), result=result
+        host=SimpleNamespace(get_name=lambda: host),
+        task=SimpleNamespace(action=action, get_name=lambda: "role : " + action),
+        result=result,
+        is_changed=lambda: bool(result.get("changed")),
     )
 
 
-def ready() -> dict[str, Any]:
-    return samples.judged([samples.result("driver_loaded")])
+def ready(facts: dict[str, Any] | None = None) -> dict[str, Any]:
+    return samples.judged([samples.result("driver_loaded")], facts=facts)
 
 
 def test_a_good_run(callback: Any, tmp_path: Path) -> None:
-    callback.v2_runner_on_ok(outcome("gpu1", "gpu_facts", {"ansible_facts": {"gpu_host": {"gpus": {"count": 8}}}}))
-    callback.v2_runner_on_ok(outcome("gpu1", "run_checks", ready()))
+    callback.v2_runner_on_ok(outcome("gpu1", "host_facts", {"ansible_facts": {"gpu_host": {"gpus": {"count": 8}}}}))
+    callback.v2_runner_on_ok(outcome("gpu1", "run_checks", ready({"gpus": {"count": 8}})))
     callback.v2_playbook_on_stats(None)
     assert "The host is ready." in callback._display.lines
     report = json.loads((tmp_path / "reports/report.json").read_text())
@@ -79,7 +82,7 @@ def test_failed_checks(callback: Any, tmp_path: Path) -> None:
     assert "1 of 1 host NOT READY" in callback._display.text
 
 
-@pytest.mark.parametrize("action", ["gpu_facts", "ansible.builtin.validate_argument_spec"])
+@pytest.mark.parametrize("action", ["host_facts", "ansible.builtin.validate_argument_spec"])
 def test_failure_before_the_checks(callback: Any, action: str) -> None:
     callback.v2_runner_on_failed(outcome("gpu1", action, {"msg": "it broke"}))
     callback.v2_playbook_on_stats(None)
@@ -94,7 +97,7 @@ def test_an_ignored_failure_is_none(callback: Any) -> None:
 
 
 def test_unreachable(callback: Any) -> None:
-    callback.v2_runner_on_unreachable(outcome("gpu1", "gpu_facts", {"msg": "Connection refused"}))
+    callback.v2_runner_on_unreachable(outcome("gpu1", "host_facts", {"msg": "Connection refused"}))
     callback.v2_playbook_on_stats(None)
     assert "NO RESULT  gpu1: unreachable: Connection refused" in callback._display.text
 
@@ -138,6 +141,12 @@ def test_a_fault_while_reporting_ends_the_run(callback: Any, monkeypatch: pytest
     assert "ZeroDivisionError" in callback._display.text
 
 
+def test_a_host_without_results_is_not_validated(callback: Any) -> None:
+    callback.v2_runner_on_ok(outcome("gpu1", "host_facts", {"ansible_facts": {"gpu_host": {}}}))
+    callback.v2_playbook_on_stats(None)
+    assert "NO RESULT  gpu1: no check ran on this host" in callback._display.text
+
+
 @pytest.fixture
 def quiet() -> Any:
     made = plugin("quiet")()
@@ -146,7 +155,7 @@ def quiet() -> Any:
 
 
 def test_quiet_says_nothing_where_all_is_well(quiet: Any) -> None:
-    quiet.v2_runner_on_ok(outcome("gpu1", "gpu_facts", {"ansible_facts": {"gpu_host": {"much": "x" * 10000}}}))
+    quiet.v2_runner_on_ok(outcome("gpu1", "host_facts", {"ansible_facts": {"gpu_host": {"much": "x" * 10000}}}))
     quiet.v2_runner_on_ok(outcome("gpu1", "run_checks", ready()))
     assert quiet._display.lines == []
 

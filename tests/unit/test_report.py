@@ -7,7 +7,7 @@ from xml.etree import ElementTree as ET
 
 import jsonschema
 import pytest
-from ansible.module_utils.gpu_report import collector, files, findings, json_report, junit, terminal, words, writers
+from ansible.module_utils.gpu_report import files, findings, json_report, junit, terminal, words, writers
 
 from . import report_samples as samples
 
@@ -34,7 +34,7 @@ def test_terminal() -> None:
 
 
 def test_terminal_when_all_is_well() -> None:
-    run = collector.Collector()
+    run = samples.run()
     for name in ("gpu1", "gpu2"):
         run.results(name, samples.judged([samples.result("driver_loaded")]))
     report = run.report(samples.RUN)
@@ -44,7 +44,10 @@ def test_terminal_when_all_is_well() -> None:
 
 
 def test_json() -> None:
-    compare("report.json", json_report.render(samples.report()).decode())
+    written = json_report.render(samples.report()).decode()
+    compare("report.json", json.dumps(json.loads(written), indent=1, ensure_ascii=False) + "\n")
+    lines = [line.split(":")[0].strip(' {"') for line in written.splitlines()]
+    assert lines == ["schema", "run", "ready", "totals", "checks", "hosts", "gpu3", "gpu10"], "a line a part, and a line a further host"
 
 
 def test_junit() -> None:
@@ -58,14 +61,14 @@ def test_json_has_the_published_form() -> None:
 
 
 def test_no_host_is_not_ready() -> None:
-    report = collector.Collector().report(samples.RUN)
+    report = samples.run().report(samples.RUN)
     assert report["ready"] is False
     assert "NOTHING WAS VALIDATED" in text_of(report)
 
 
 @pytest.mark.parametrize("unreachable", [True, False])
 def test_a_host_that_failed_before_its_checks_is_not_validated(unreachable: bool) -> None:
-    run = collector.Collector()
+    run = samples.run()
     run.failed("gpu1", "no such module", unreachable=unreachable)
     report = run.report(samples.RUN)
     assert report["hosts"]["gpu1"]["state"] == "not_validated"
@@ -75,20 +78,20 @@ def test_a_host_that_failed_before_its_checks_is_not_validated(unreachable: bool
 
 
 def test_a_host_that_only_gathered_facts_is_not_validated() -> None:
-    run = collector.Collector()
-    run.facts("gpu1", {"gpus": {"count": 8}})
+    run = samples.run()
+    run.seen("gpu1")
     assert run.report(samples.RUN)["hosts"]["gpu1"]["state"] == "not_validated"
 
 
 def test_a_result_without_checks_is_not_validated() -> None:
-    run = collector.Collector()
+    run = samples.run()
     run.results("gpu1", {"failed": True, "msg": "The checks cannot be used"})
     host = run.report(samples.RUN)["hosts"]["gpu1"]
     assert (host["state"], host["message"]) == ("not_validated", "The checks cannot be used")
 
 
 def test_a_failure_after_good_checks_is_not_ready() -> None:
-    run = collector.Collector()
+    run = samples.run()
     run.results("gpu1", samples.judged([samples.result("driver_loaded")]))
     run.failed("gpu1", "a later task failed")
     run.results("gpu1", samples.judged([samples.result("p2p_granted")]))
@@ -96,7 +99,7 @@ def test_a_failure_after_good_checks_is_not_ready() -> None:
 
 
 def test_a_second_part_does_not_heal_the_first() -> None:
-    run = collector.Collector()
+    run = samples.run()
     run.results("gpu1", samples.judged([samples.result("driver_loaded", "fail")]))
     run.results("gpu1", samples.judged([samples.result("p2p_granted")]))
     host = run.report(samples.RUN)["hosts"]["gpu1"]
@@ -115,7 +118,7 @@ def test_findings_put_symptoms_under_their_cause() -> None:
 
 
 def test_one_finding_for_all_hosts_that_have_it() -> None:
-    run = collector.Collector()
+    run = samples.run()
     for number in range(30):
         results = samples.broken_host()
         results[1]["found"] = "i440FX chipset, host %d" % (number % 3)
@@ -128,7 +131,7 @@ def test_one_finding_for_all_hosts_that_have_it() -> None:
 
 
 def test_a_command_that_names_the_host_does_not_part_the_hosts() -> None:
-    run = collector.Collector()
+    run = samples.run()
     for host in ("gpu2", "gpu22", "gpu3"):
         at = "0000:02:00.0" if host == "gpu3" else "0000:01:00.0"
         verify = "ansible-playbook validate.yml -l %s" % host
@@ -141,7 +144,7 @@ def test_a_command_that_names_the_host_does_not_part_the_hosts() -> None:
 
 def test_a_symptom_of_a_waived_cause_is_shown() -> None:
     waiver = {"reason": "soon", "expires": "2027-01-01", "expired": False, "status": "fail"}
-    run = collector.Collector()
+    run = samples.run()
     run.results("gpu1", samples.judged([samples.chipset("waived", waiver=waiver), samples.result("p2p_granted", "fail", found="NS")]))
     found = findings.of(run.report(samples.RUN))
     assert [finding.check for finding in found.causes] == ["p2p_granted"]
@@ -149,7 +152,7 @@ def test_a_symptom_of_a_waived_cause_is_shown() -> None:
 
 
 def test_a_warning_that_explains_an_error_stands_among_the_causes() -> None:
-    run = collector.Collector()
+    run = samples.run()
     results = [samples.chipset(), samples.result("p2p_granted", "fail", found="NS")]
     results[0]["severity"] = "warning"
     run.results("gpu1", samples.judged(results))
@@ -157,7 +160,7 @@ def test_a_warning_that_explains_an_error_stands_among_the_causes() -> None:
 
 
 def test_escape_sequences_and_controls_never_reach_a_report() -> None:
-    run = collector.Collector()
+    run = samples.run()
     run.results("gpu1", samples.judged([samples.result("driver_loaded", "fail", found="\x1b[2J\x1b]0;title\x07evil\x00\ufffe \u202eabc")]))
     report = run.report(samples.RUN)
     assert not [character for character in text_of(report) if ord(character) < 32 and character != "\n"]
@@ -167,7 +170,7 @@ def test_escape_sequences_and_controls_never_reach_a_report() -> None:
 
 def test_commands_are_never_wrapped() -> None:
     command = "echo " + "x" * 300 + " && true"
-    run = collector.Collector()
+    run = samples.run()
     results = [samples.chipset()]
     results[0]["remedy"]["commands"] = [command]
     run.results("gpu1", samples.judged(results))

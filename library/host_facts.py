@@ -1,0 +1,85 @@
+#!/usr/bin/python
+"""Documentation of the host_facts action; the code is plugins/action/host_facts.py and runs the modules of the facts."""
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: host_facts
+short_description: Gather every kind of facts that the checks judge
+description:
+  - Runs M(gpu_facts) on the host and, where they are wanted, M(proxmox_facts), M(p2p_facts) and M(inference_server_facts), in one task.
+  - With O(bundle) the same facts come from a file that C(capture.yml) wrote, read on the controller.
+options:
+  gather_subset:
+    description: Subjects of M(gpu_facts) to gather.
+    type: list
+    elements: str
+    default: [all]
+  bundle:
+    description: A bundle on the controller to read instead of the host.
+    type: path
+  proxmox:
+    description: Whether the host is a Proxmox host, and its guests are looked at.
+    type: bool
+    default: false
+  probe:
+    description:
+      - Whether P2P is proven. V(auto) does so where the driver shows GPUs; for a recorded host, where its bundle holds a probe.
+      - Only V(force) measures while something else works on the GPUs.
+    type: str
+    choices: [auto, 'true', 'false', force]
+    default: auto
+  probe_python:
+    description: The Python whose PyTorch runs the all-reduce.
+    type: path
+  probe_environment:
+    description: The environment of the all-reduce.
+    type: dict
+    default: {}
+  server:
+    description:
+      - Whether the inference server is looked at. V(auto) does so where a process on a GPU is named as one, and for a recorded host.
+    type: str
+    choices: [auto, 'true', 'false']
+    default: auto
+  server_unit:
+    description: The systemd unit of the server.
+    type: str
+  server_log:
+    description: The log file of the server, where it is neither the journal nor the file that the process writes its output to.
+    type: path
+  server_api_key:
+    description: The key of the server's API, if it wants one.
+    type: str
+  server_generate:
+    description: Whether the server is asked for a short answer. V(idle) asks only where no request runs.
+    type: str
+    choices: [never, idle, always]
+    default: idle
+  server_expected:
+    description: What the inventory means, C(gpu_host_expected.server).
+    type: dict
+    default: {}
+author:
+  - The gpu-host-validation authors
+attributes:
+  check_mode:
+    support: full
+    description: Changes nothing on the host; the probe runs work on idle GPUs all the same.
+"""
+
+EXAMPLES = r"""
+- name: Gather facts
+  host_facts:
+
+- name: Gather facts of a Proxmox host, and leave its GPUs alone
+  host_facts:
+    proxmox: true
+    probe: 'false'
+"""
+
+RETURN = r"""
+ansible_facts:
+  description: The facts, under C(gpu_host) and, each where it was gathered, C(proxmox), C(p2p_probe) and C(inference_server).
+  returned: always
+  type: dict
+"""

@@ -1,0 +1,44 @@
+"""The checks of a directory, as Ansible reads them: once a process, and in its children once more at most.
+
+The strategy imports the action plugins before it forks a worker for every host, so what is read on import is read once a run.
+"""
+from __future__ import annotations
+
+import functools
+import os
+from pathlib import Path
+from typing import Any
+
+from ansible.parsing.dataloader import DataLoader
+
+from . import checks
+
+OWN = str(Path(__file__).resolve().parents[2] / "checks")
+# What a report says of a check, and no single result repeats.
+OF_THE_CHECK = ("title", "severity", "tags", "docs", "explains")
+
+
+def of(directory: str = OWN) -> list[checks.Check]:
+    """The checks in `directory`. ChecksError names the faults, each time anew."""
+    found = _read(os.path.abspath(directory))
+    if isinstance(found, checks.ChecksError):
+        raise found
+    return found
+
+
+@functools.cache
+def _read(directory: str) -> list[checks.Check] | checks.ChecksError:
+    loader = DataLoader()
+    try:
+        return checks.load(directory, lambda path: loader.load_from_file(path, trusted_as_template=True))
+    except checks.ChecksError as error:
+        return error
+
+
+def definitions(directory: str) -> dict[str, dict[str, Any]]:
+    """``{id: {title, severity, tags, docs, explains}}``."""
+    return {check.id: {name: _plain(getattr(check, name)) for name in OF_THE_CHECK} for check in of(directory)}
+
+
+def _plain(value: Any) -> Any:
+    return [str(part) for part in value] if isinstance(value, tuple) else str(value)
