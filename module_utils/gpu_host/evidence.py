@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import IO
 
-from . import secrets
+from . import bounded_reads, secrets
 
 # Statuses that every answer shares.
 OK = "ok"
@@ -26,8 +26,8 @@ ABSENT = "absent"  # the file, directory or program is not there
 DENIED = "denied"  # it is there and this user may not have it
 FAILED = "failed"  # the kernel refused for another reason; `reason` says which
 NOT_CAPTURED = "not_captured"  # a bundle does not hold it: neither there nor absent
-# Statuses of a command only.
-TIMEOUT = "timeout"  # ended by us after its time limit
+TIMEOUT = "timeout"  # a command that was ended by us after its time limit, a file of a process that the kernel did not give in time
+# Status of a command only.
 HUNG = "hung"  # could not even be killed (uninterruptible sleep in the kernel); left behind
 
 READ_LIMIT_BYTES = 4 * 1024 * 1024
@@ -190,8 +190,12 @@ class LiveEvidence(Evidence):
     def __init__(self, root: str = "/") -> None:
         self._root = root.rstrip("/")
         self._running: dict[tuple[str, ...], _Child | Outcome] = {}
+        self._bounded = bounded_reads.BoundedReader()
 
     def read(self, path: str, limit: int = READ_LIMIT_BYTES) -> Reading:
+        process = bounded_reads.NEEDED.match(path)
+        if process:
+            return self._read_of_process(path, limit, int(process[1]))
         try:
             # O_NONBLOCK: a FIFO or a tty in a strange place must not stop us.
             descriptor = os.open(self._root + path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -204,6 +208,15 @@ class LiveEvidence(Evidence):
         finally:
             os.close(descriptor)
         return Reading(path, OK, secrets.redact_file(path, data), truncated)
+
+    def _read_of_process(self, path: str, limit: int, pid: int) -> Reading:
+        try:
+            data = self._bounded.read(self._root + path, limit)
+        except bounded_reads.ReadTimeout as error:
+            return Reading(path, TIMEOUT, reason="%s: process %d %s" % (error, pid, describe_stuck(pid)))
+        except OSError as error:
+            return self._unread(path, error)
+        return Reading(path, OK, secrets.redact_file(path, data[:limit]), len(data) > limit)
 
     @staticmethod
     def _unread(path: str, error: OSError | ValueError) -> Reading:
@@ -242,6 +255,7 @@ class LiveEvidence(Evidence):
             if isinstance(child, _Child):
                 child.end()
         self._running.clear()
+        self._bounded.close()
 
     def fetch(
         self, method: str, url: str, body: bytes | None = None, *, headers: Mapping[str, str] | None = None, timeout: float = 10.0, label: str = ""

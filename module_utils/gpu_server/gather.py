@@ -36,7 +36,7 @@ def gather(evidence: Evidence, params: dict[str, Any], errors: Errors) -> dict[s
         return None
     facts = _process_facts(evidence, params, table or {}, errors)
     engine = engines.ENGINES.get(facts["engine"] or "")
-    below = facts.pop("pids")
+    below, silent = facts.pop("pids"), facts.pop("silent")
     facts["gpu"] = gpu_load.read(evidence, errors, {facts["process"]["pid"], *below} if facts["process"] else set())
     _place_ranks(facts)
     _read_log(evidence, params, facts, engine, errors)
@@ -45,6 +45,10 @@ def gather(evidence: Evidence, params: dict[str, Any], errors: Errors) -> dict[s
     _read_api(evidence, params, facts, engine, errors)
     _judge_busy(facts)
     _state(facts, float(params.get("patience_scale") or 1.0))
+    if silent:  # "absent" would be a guess
+        told = ", ".join("%d (%s, state %s)" % (one.pid, one.name, one.state) for one in silent)
+        facts["state"] = "unhealthy"
+        facts["why"] = "whether a server runs is not known: the kernel does not give the command line of process %s" % told
     facts["moving"] = stall.moving(facts)
     _generate(evidence, params, facts, errors)
     asked = facts["generation"]
@@ -57,7 +61,7 @@ def gather(evidence: Evidence, params: dict[str, Any], errors: Errors) -> dict[s
 
 
 def _process_facts(evidence: Evidence, params: dict[str, Any], table: dict[int, processes.Process], errors: Errors) -> dict[str, Any]:
-    found = processes.servers(evidence, table)
+    found, silent = processes.servers(evidence, table, errors)
     chosen = _choose(evidence, found, params)
     facts: dict[str, Any] = {
         "engine": None,
@@ -72,9 +76,12 @@ def _process_facts(evidence: Evidence, params: dict[str, Any], table: dict[int, 
         "packages": None,
         "unit": None,
         "pids": set(),
+        "silent": [],
     }
     name = params.get("unit")
-    if chosen:
+    if not chosen:
+        facts["silent"] = [one for one in silent if not name or processes.unit(evidence, one.pid) in (None, _service(name))]
+    else:
         top, words, engine = chosen
         live = engines.flags(words)
         below = processes.descendants(top.pid, table)
@@ -99,7 +106,7 @@ def _process_facts(evidence: Evidence, params: dict[str, Any], table: dict[int, 
             **limits,
         }
         facts["ranks_expected"] = engines.tensor_parallel(engine, live)
-        facts["ranks"] = _ranks(evidence, engine, below)
+        facts["ranks"] = _ranks(evidence, engine, below, errors)
         facts["compilers"] = [
             {"pid": process.pid, "name": process.name, "cpu_s": process.cpu_s} for process in below if process.name in processes.COMPILERS
         ]
@@ -127,12 +134,12 @@ def _port_of(engine: Engine, live: dict[str, Any]) -> int | None:
     return int(value) if isinstance(value, str) and value.isdigit() else None
 
 
-def _ranks(evidence: Evidence, engine: Engine, below: list[processes.Process]) -> list[dict[str, Any]]:
+def _ranks(evidence: Evidence, engine: Engine, below: list[processes.Process], errors: Errors) -> list[dict[str, Any]]:
     found = []
     for process in below:
         if process.state == "Z":
             continue
-        title = " ".join(processes.arguments(evidence, process.pid)) or process.name
+        title = " ".join(processes.arguments(evidence, process.pid, errors) or ()) or process.name
         rank = processes.rank_of(engine, title)
         if rank is not None:
             found.append({"rank": rank, **processes.describe(evidence, process), "gpu": None})

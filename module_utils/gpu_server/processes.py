@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..gpu_host.errors import Errors
-from ..gpu_host.evidence import DENIED, Evidence
+from ..gpu_host.evidence import DENIED, TIMEOUT, Evidence
 from . import engines
 from .engines import Engine
 
@@ -87,25 +87,34 @@ def _process(pid: int, stat: str, boot: float) -> Process | None:
         return None
 
 
-def arguments(evidence: Evidence, pid: int) -> list[str]:
-    """The command line, secrets masked; empty for a kernel thread or a process that has ended."""
-    words = evidence.read("/proc/%d/cmdline" % pid, 256 * 1024).text.split("\0")
+def arguments(evidence: Evidence, pid: int, errors: Errors) -> list[str] | None:
+    """The command line, secrets masked; empty for a kernel thread or a process that has ended, None where the kernel does not answer."""
+    reading = evidence.read("/proc/%d/cmdline" % pid, 256 * 1024)
+    if reading.status == TIMEOUT:
+        errors.unanswered(reading)
+        return None
+    words = reading.text.split("\0")
     while words and not words[-1]:
         words.pop()
     return words
 
 
-def servers(evidence: Evidence, processes: dict[int, Process]) -> list[tuple[Process, list[str], Engine]]:
-    """What started an engine and was not itself started by such a process; oldest first."""
-    found = {}
+def servers(
+    evidence: Evidence, processes: dict[int, Process], errors: Errors
+) -> tuple[list[tuple[Process, list[str], Engine]], list[Process]]:
+    """What started an engine and was not itself started by such a process, oldest first; and processes that may be one, and do not say."""
+    found, silent = {}, []
     for process in processes.values():
         if _INTERPRETERS.match(process.name) and process.state != "Z":
-            words = arguments(evidence, process.pid)
+            words = arguments(evidence, process.pid, errors)
+            if words is None:
+                silent.append(process)
+                continue
             engine = engines.of_command(words)
             if engine and not _starts_another(words):
                 found[process.pid] = (process, words, engine)
     tops = [entry for entry in found.values() if not any(pid in found for pid in _ancestors(entry[0], processes))]
-    return sorted(tops, key=lambda entry: (entry[0].started_at, entry[0].pid))
+    return sorted(tops, key=lambda entry: (entry[0].started_at, entry[0].pid)), silent
 
 
 def _starts_another(words: list[str]) -> bool:

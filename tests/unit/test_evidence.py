@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
-from ansible.module_utils.gpu_host import evidence
+from ansible.module_utils.gpu_host import bounded_reads, evidence
+from ansible.module_utils.gpu_host.errors import Errors
 from ansible.module_utils.gpu_host.evidence import ABSENT, DENIED, FAILED, HUNG, OK, TIMEOUT, LiveEvidence
 
 
@@ -135,6 +137,78 @@ def test_secrets_are_masked_as_they_are_read(tmp_path: Path) -> None:
     assert live.read("/proc/1/environ").data == b"NCCL_DEBUG=INFO"
     assert live.read("/log").data == b"api_key='********'\n"
     assert b"abcdefgh" not in live.run(["printf", "%s", "--api-key abcdefgh"]).stdout
+
+
+def process_files(root: Path, *pids: int) -> None:
+    for pid in pids:
+        (root / "proc" / str(pid)).mkdir(parents=True)
+        for name in ("cmdline", "environ"):
+            (root / "proc" / str(pid) / name).write_bytes(b"NCCL_DEBUG=%d\0" % pid)
+
+
+def test_a_process_whose_files_block_the_reader_costs_seconds_and_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounded_reads, "SHORTEST_SECONDS", 0.3)
+    stuck = subprocess.Popen(["sleep", "60"])
+    try:
+        process_files(tmp_path, stuck.pid, 5)
+        (tmp_path / "proc" / str(stuck.pid) / "cmdline").unlink()
+        os.mkfifo(tmp_path / "proc" / str(stuck.pid) / "cmdline")  # opening it blocks until somebody writes
+        live = LiveEvidence(str(tmp_path))
+        live._bounded = bounded_reads.BoundedReader(0.5)
+        began = time.monotonic()
+        blocked = live.read("/proc/%d/cmdline" % stuck.pid)
+        assert time.monotonic() - began < 4
+        assert (blocked.status, blocked.data) == (TIMEOUT, None)
+        assert "no answer within 0.5 s: process %d state S, waits in" % stuck.pid in blocked.reason
+        began = time.monotonic()
+        assert live.read("/proc/%d/environ" % stuck.pid).status == TIMEOUT  # the same lock: not asked again
+        assert time.monotonic() - began < 0.2
+        assert live.read("/proc/5/environ").data == b"NCCL_DEBUG=5"  # by a new child
+        errors = Errors("server")
+        errors.unanswered(blocked)
+        assert errors.entries[0]["source"] == "/proc/%d/cmdline" % stuck.pid and "no answer within" in errors.entries[0]["problem"]
+    finally:
+        stuck.kill()
+        stuck.wait()
+
+
+def test_files_of_hundreds_of_processes_are_read_at_once_by_one_child(tmp_path: Path) -> None:
+    process_files(tmp_path, *range(1, 401))
+    live = LiveEvidence(str(tmp_path))
+    live.read("/proc/1/environ")
+    child = live._bounded._child
+    began = time.monotonic()
+    assert [live.read("/proc/%d/environ" % pid).data for pid in range(1, 401)] == [b"NCCL_DEBUG=%d" % pid for pid in range(1, 401)]
+    assert time.monotonic() - began < 2
+    assert child is not None and live._bounded._child is child
+    live.abandon()
+    assert child.poll() is not None
+
+
+def test_files_of_processes_are_read_as_others_are(tmp_path: Path) -> None:
+    process_files(tmp_path, 7)
+    live = LiveEvidence(str(tmp_path))
+    assert live.read("/proc/8/environ").status == ABSENT
+    (tmp_path / "proc/7/cmdline").write_bytes(b"word\0" * 60000)  # more than a pipe holds
+    cut = live.read("/proc/7/cmdline", limit=1000)
+    assert (len(cut.data or b""), cut.truncated) == (1000, True)
+    assert len(live.read("/proc/7/cmdline").data or b"") == 300000
+    (tmp_path / "proc/7/environ").unlink()
+    (tmp_path / "proc/7/environ").mkdir()
+    assert live.read("/proc/7/environ").status == FAILED
+    own = LiveEvidence().read("/proc/%d/cmdline" % os.getpid())
+    assert own.ok and b"pytest" in (own.data or b"")
+
+
+def test_a_reading_child_that_is_killed_is_a_failure_and_then_started_anew(tmp_path: Path) -> None:
+    process_files(tmp_path, 7)
+    live = LiveEvidence(str(tmp_path))
+    live.read("/proc/7/environ")
+    assert live._bounded._child is not None
+    live._bounded._child.kill()
+    live._bounded._child.wait()
+    assert live.read("/proc/7/environ").status == FAILED
+    assert live.read("/proc/7/environ").status == OK
 
 
 # -- commands -----------------------------------------------------------------------------------------------------------

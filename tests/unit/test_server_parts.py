@@ -5,17 +5,21 @@ from __future__ import annotations
 import http.server
 import json
 import math
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
 import pytest
 from ansible.module_utils.gpu_host.bundle import BundleEvidence, RecordingEvidence, dump, parse
 from ansible.module_utils.gpu_host.errors import Errors
 from ansible.module_utils.gpu_host.evidence import Fetched, LiveEvidence
-from ansible.module_utils.gpu_server import api, arguments, engines, model_type, nccl, settings
+from ansible.module_utils.gpu_server import api, arguments, engines, gather, model_type, nccl, settings
+from host_evidence import Host
 
 ROOT = Path(__file__).resolve().parents[2]
 SAMPLES = ROOT.parent / "shared" / "samples" / "server_api"
@@ -263,3 +267,18 @@ def test_a_recorded_answer_is_the_same_and_its_keys_are_masked() -> None:
     assert "0123456789abcdef" not in bundle
     assert json.loads(answer.text)["tp_size"] == 8
     assert parse(bundle.encode()).fetch("GET", BASE + "/server_info") == answer
+
+
+def test_a_process_that_does_not_show_its_command_line_is_not_taken_for_no_server() -> None:
+    stat = "55 (python3) D 1" + " 0" * 18
+    host = Host().directory("/proc", {"55": {"kind": "dir"}}).file("/proc/55/stat", stat)
+    host.file("/proc/55/cmdline", status="timeout", reason="no answer within 5 s: process 55 state D, waits in nv_wait")
+    errors = Errors("server")
+    facts = gather.gather(host, {}, errors)
+    assert facts is not None and facts["state"] == "unhealthy"
+    assert "not known" in facts["why"] and "55 (python3, state D)" in facts["why"]
+    told = [entry["problem"] for entry in errors.entries if entry["source"] == "/proc/55/cmdline"]
+    assert told == ["no answer within 5 s: process 55 state D, waits in nv_wait"]
+    host.file("/proc/55/cgroup", "0::/system.slice/backup.service\n")
+    elsewhere = gather.gather(host, {"unit": "inference-server"}, Errors("server"))
+    assert elsewhere is not None and elsewhere["state"] == "absent"
