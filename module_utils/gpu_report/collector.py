@@ -27,7 +27,7 @@ class Collector:
     def seen(self, name: str) -> dict[str, Any]:
         """The record of the host, made where it is new."""
         return self.hosts.setdefault(
-            name, {"state": NOT_VALIDATED, "message": "no check ran on this host", "unreachable": False, "problems": [], "results": {}, "facts": {}}
+            name, {"state": NOT_VALIDATED, "message": "no check ran on this host", "unreachable": False, "problems": [], "results": {}, "facts": "{}"}
         )
 
     def results(self, name: str, result: dict[str, Any]) -> None:
@@ -40,7 +40,7 @@ class Collector:
         for check in result["checks"]:
             said = {key: value for key, value in check.items() if key not in loaded.OF_THE_CHECK}
             host["results"][check["id"]] = {key: value for key, value in said.items() if value not in ("", None, False, [])}
-        host["facts"].update(json.loads(result.get("report_facts") or "{}"))
+        host["facts"] = result.get("report_facts") or host["facts"]
         host["problems"] = list(dict.fromkeys([*host["problems"], *(result.get("problems") or ())]))
         was_good = host["state"] == READY or not host.get("judged")
         host["judged"] = True
@@ -85,7 +85,7 @@ class Collector:
         return {
             **{key: record[key] for key in ("state", "message", "unreachable", "problems")},
             "results": list(record["results"].values()),
-            "facts": record["facts"],
+            "facts": json.loads(record["facts"]),  # kept as text until now: the controller's memory is copied for every task of every host
         }
 
 
