@@ -38,7 +38,7 @@ in_use:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.gpu_host.evidence import LiveEvidence
+from ansible.module_utils.gpu_host.live import LiveEvidence
 from ansible.module_utils.gpu_provision import gpu_users
 
 

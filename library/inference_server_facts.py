@@ -92,10 +92,7 @@ bundle_text:
   type: str
 """
 
-from ansible.module_utils.gpu_host import (
-    fact_module,
-    fetching,  # noqa: F401  so that Ansible sends it along: evidence.py imports it when it is needed
-)
+from ansible.module_utils.gpu_host import fact_module
 from ansible.module_utils.gpu_host.errors import Errors
 from ansible.module_utils.gpu_host.evidence import Evidence
 from ansible.module_utils.gpu_server.gather import gather

@@ -71,7 +71,7 @@ import tempfile
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.gpu_host.errors import Errors
-from ansible.module_utils.gpu_host.evidence import LiveEvidence
+from ansible.module_utils.gpu_host.live import LiveEvidence
 from ansible.module_utils.gpu_provision import gpu_users, module_options
 
 

@@ -114,7 +114,8 @@ import shlex
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.gpu_host import pve_apply, pve_config, pve_plan
-from ansible.module_utils.gpu_host.evidence import Evidence, LiveEvidence
+from ansible.module_utils.gpu_host.evidence import Evidence
+from ansible.module_utils.gpu_host.live import LiveEvidence
 from ansible.module_utils.gpu_host.proxmox import gather_host
 from ansible.module_utils.gpu_host.pve_claims import label
 from ansible.module_utils.gpu_host.pve_vm import address

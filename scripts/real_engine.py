@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[1]
 ansible.module_utils.__path__.append(str(ROOT / "module_utils"))
 sys.path.insert(0, str(ROOT / "library"))
 
-from ansible.module_utils.gpu_host.evidence import LiveEvidence
+from ansible.module_utils.gpu_host.live import LiveEvidence
 from ansible.module_utils.gpu_server.watching import Watch, of_answers
 
 gather = importlib.import_module("inference_server_facts").facts

@@ -8,7 +8,8 @@ from typing import Any, Callable
 from ansible.module_utils.basic import AnsibleModule
 
 from . import bundle as bundles
-from .evidence import Evidence, LiveEvidence
+from .evidence import Evidence
+from .live import LiveEvidence
 
 Params = dict[str, Any]
 # Of every facts module, beside its own arguments.

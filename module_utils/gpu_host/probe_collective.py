@@ -17,7 +17,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from .evidence import KILL_GRACE_SECONDS, describe_stuck
+from .commands import KILL_GRACE_SECONDS, describe_stuck
 from .probe_run import PACKAGES, signature
 
 COLLECTIVE_COMMAND = ("p2p_collective",)  # the name under which a bundle holds the result

@@ -16,7 +16,9 @@ import time
 from typing import Any
 
 from . import probe_causes
-from .evidence import KILL_GRACE_SECONDS, LiveEvidence, Outcome, describe_stuck
+from .commands import KILL_GRACE_SECONDS, describe_stuck
+from .evidence import Outcome
+from .live import LiveEvidence
 
 PROBE_COMMAND = ("p2p_probe",)  # the name under which a bundle holds the probe's result
 # The directory above the child's package: a real one, or one inside the zip file in which Ansible sends a module.

@@ -13,7 +13,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Callable
 
-from .evidence import LiveEvidence, Outcome
+from .evidence import Outcome
+from .live import LiveEvidence
 
 LOCKS = {"vm": "/var/lock/qemu-server/lock-%s.conf", "lxc": "/run/lock/lxc/pve-config-%s.lock"}
 FILES = {"vm": "/etc/pve/qemu-server/%s.conf", "lxc": "/etc/pve/lxc/%s.conf"}

@@ -23,7 +23,7 @@ import probe as benchmark_of_the_probe  # type: ignore[import-not-found]
 
 benchmark_of_the_probe.importable()
 from ansible.module_utils.gpu_host.errors import Errors
-from ansible.module_utils.gpu_host.evidence import LiveEvidence
+from ansible.module_utils.gpu_host.live import LiveEvidence
 from ansible.module_utils.gpu_server import benchmark, load
 from ansible.module_utils.gpu_server.gather import gather
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from ansible.module_utils.gpu_host.bundle import BundleEvidence
 from ansible.module_utils.gpu_host.errors import Errors
-from ansible.module_utils.gpu_host.evidence import LiveEvidence
+from ansible.module_utils.gpu_host.live import LiveEvidence
 from ansible.module_utils.gpu_server import log_reader, log_source, units
 from ansible.module_utils.gpu_server.engines import SGLANG
 

@@ -17,7 +17,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import pytest
 from ansible.module_utils.gpu_host.bundle import BundleEvidence, RecordingEvidence, dump, parse
 from ansible.module_utils.gpu_host.errors import Errors
-from ansible.module_utils.gpu_host.evidence import Fetched, LiveEvidence
+from ansible.module_utils.gpu_host.evidence import Fetched
+from ansible.module_utils.gpu_host.live import LiveEvidence
 from ansible.module_utils.gpu_server import api, arguments, engines, gather, model_type, nccl, settings
 from host_evidence import Host
 
@@ -181,6 +182,31 @@ def test_underscores_are_dashes_to_vllm_only() -> None:
     assert arguments.problems(given, arguments.options_of(HELP), engines.VLLM) == []
     [fault] = arguments.problems(given, arguments.options_of(HELP), engines.SGLANG)
     assert fault["successor"] == "--mem-fraction-static"
+
+
+def test_options_as_click_shows_them() -> None:
+    text = """Usage: transformers serve [OPTIONS] [FORCE_MODEL]
+
+  Run a FastAPI server to serve models on-demand.
+
+Options:
+  --compile / --no-compile        Enable torch.compile for faster inference.
+                                  [default: no-compile]
+  --reasoning [on|off|auto]       Reasoning mode. 'auto' uses the chat template
+                                  default.  [default: auto]
+  --attn-implementation TEXT      Attention implementation (e.g.
+                                  flash_attention_2).
+  -h, --help                      Show this message and exit.
+"""
+    options = arguments.options_of(text)
+    assert options == {
+        "--compile": None, "--no-compile": None, "--reasoning": ["on", "off", "auto"], "--attn-implementation": None, "--help": None,
+    }  # fmt: skip
+    faults = arguments.problems({"reasoning": "maybe", "atn-implementation": "sdpa", "compile": True}, options, engines.TRANSFORMERS)
+    assert arguments.describe(faults) == (
+        "--reasoning: maybe is not one of its choices (on, off, auto)\n"
+        "--atn-implementation: unknown to the installed transformers; use --attn-implementation"
+    )
 
 
 def test_a_model_type_that_the_installed_transformers_lacks() -> None:
