@@ -9,7 +9,7 @@ from .engines import VLLM, Engine
 
 _OPTION_LINE = re.compile(r"^[ \t│|*]{1,8}(-{1,2}[A-Za-z0-9][^\n]*)$", re.MULTILINE)
 _OPTION = re.compile(r"(?<![\w-])(--[A-Za-z0-9][\w.-]*)")
-_CHOICES = re.compile(r"\{([^{}\s]+)\}")
+_CHOICES = re.compile(r"\{([^{}\s]+)\}|\[([^\[\]\s|]+(?:\|[^\[\]\s|]+)+)\]")  # argparse: {a,b}; click: [a|b]
 
 
 def options_of(text: str) -> dict[str, list[str] | None]:
@@ -21,7 +21,7 @@ def options_of(text: str) -> dict[str, list[str] | None]:
         for word in _OPTION.findall(head):
             name = word.rstrip(".")
             if found.get(name) is None:
-                found[name] = choices[1].split(",") if choices else None
+                found[name] = re.split(r"[,|]", choices[1] or choices[2]) if choices else None
     return found
 
 

@@ -140,11 +140,11 @@ TRANSFORMERS = Engine(
     distribution="transformers",
     starts=re.compile(r"Started server process"),
     phases=_phases(
-        ("weights", r"Loading weights|Loading checkpoint shards"),
-        ("listening", r"Waiting for application startup"),
-        ("ready", r"Application startup complete"),
+        ("weights", r"\[transformers\] Loading |Loading weights|Loading checkpoint shards"),
+        ("listening", r"Started server process|Waiting for application startup"),
+        ("ready", r"Uvicorn running on"),  # it binds its port after "Application startup complete", and may fail to
     ),
-    ready=re.compile(r"Application startup complete"),
+    ready=re.compile(r"Uvicorn running on"),
     rank=re.compile(r"(?!)"),
     decode=re.compile(r"(?!)(?P<running>)(?P<rate>)(?P<queue>)(?P<usage>)(?P<tokens>)(?P<graph>)"),
     tensor_parallel=(),
@@ -162,6 +162,7 @@ _SIGNS = (
         ),
     ),
     ("vllm", re.compile(r"\(APIServer pid=|\(EngineCore|vLLM|vllm\b")),
+    ("transformers", re.compile(r"^\[transformers\] Loading |transformers/cli/(?:serve|serving)|options for 'transformers serve'", re.MULTILINE)),
 )
 
 

@@ -44,7 +44,8 @@ FAULTS: tuple[Fault, ...] = (
     ),
     _fault(
         "unrecognized_arguments",
-        r"error: (?:unrecognized arguments?|argument [^:]+: (?:invalid choice|expected|invalid)|the following arguments are required)",
+        r"error: (?:unrecognized arguments?|argument [^:]+: (?:invalid choice|expected|invalid)|the following arguments are required)"
+        r"|^Error: (?:No such option|Invalid value for|Got unexpected extra argument|Option '?--[\w-]+'? requires)",
         True,
         "the installed engine does not know these arguments",
         "Compare them with the engine's --help; the role inference_server names successors.",
@@ -60,10 +61,40 @@ FAULTS: tuple[Fault, ...] = (
     _fault(
         "model_not_found",
         r"is not a local folder and is not a valid model identifier|RepositoryNotFoundError|Repository Not Found|GatedRepoError"
-        r"|LocalEntryNotFoundError|We couldn't connect to 'https?://",
+        r"|LocalEntryNotFoundError|We couldn't connect to 'https?://|Repo id must (?:be in the form|use alphanumeric)",
         True,
         "the model is not on this host and cannot be downloaded",
         "Check the name, the path, HF_HOME, HF_TOKEN and the network.",
+    ),
+    _fault(
+        "model_incomplete",
+        r"Should have a `model_type` key in its config\.json|does not appear to have a file named|no file named .*(?:safetensors|bin)\b.* found in directory",
+        True,
+        "the directory of the model lacks files that a model has",
+        "Look into it: an interrupted download, or a directory above or below the model's own.",
+    ),
+    _fault(
+        "weights_unreadable",
+        r"SafetensorError|Error while deserializing header|PytorchStreamReader failed|UnpicklingError: invalid load key",
+        True,
+        "a file of the weights is cut off or is none",
+        "Compare the sizes with the hub's and download it anew; a file of some 130 bytes is a Git LFS pointer, not the weights.",
+    ),
+    _fault(
+        "dependency_missing",
+        r"Missing dependencies for serving|requires `?[\w-]+`?[^`]*[.:] ?(?:You can install it with)? ?`pip install"
+        r"|: No module named '?(?:sglang|vllm|transformers|torch)\b",
+        True,
+        "a package that the engine needs is not installed in its environment",
+        "Install what the line names into the server's virtual environment (inference_server_packages); "
+        "for transformers: transformers[serving].",
+    ),
+    _fault(
+        "no_cuda",
+        r"Torch not compiled with CUDA enabled|Found no NVIDIA driver on your system|No CUDA GPUs are available|CUDA driver version is insufficient",
+        True,
+        "PyTorch in the server's environment cannot use a GPU: a build without CUDA, no driver, or one that is too old",
+        "Validate the host (tag driver); then look at torch.version.cuda in the server's virtual environment.",
     ),
     _fault(
         "port_in_use",

@@ -16,6 +16,8 @@ _STAMPS = (
     # INFO 05-15 03:30:49 [utils.py:306]
     ("no_year", re.compile(r"\b(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) (\d{2})-(\d{2}) (\d{2}):(\d{2}):(\d{2})\b")),
 )
+# What the unit of the role inference_server writes before it starts the engine. Some engines write no time, and one file holds all starts.
+UNIT_START = re.compile(r"\[[0-9-]+ [0-9:]+\] systemd starts [^ ]+\.service")
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from . import engines, log_faults
 from .engines import Engine
-from .log_lines import Line, lines_of
+from .log_lines import UNIT_START, Line, lines_of
 
 LAST_BATCHES = 20  # decode lines that a median is made of
 CLOCK_SECONDS = 5.0  # a start time from jiffies, a log's whole seconds
@@ -48,7 +48,7 @@ def read(text: str, now: float, utc_offset_s: int = 0, engine: Engine | None = N
         "engine": engine.name if engine else None,
         "lines": len(told),
         "ends_with_request": bool(lines) and lines[-1] is not last,
-        "started_line": lines[0].number if engine and lines and engine.starts.search(lines[0].text) else None,
+        "started_line": lines[0].number if engine and lines and (engine.starts.search(lines[0].text) or UNIT_START.match(lines[0].text)) else None,
         "started_at": next((line.at for line in lines if line.at is not None), None),
         "last_line": last.text[:EXCERPT] if last else None,
         "last_line_at": last.at if last else None,
@@ -65,13 +65,10 @@ def _not_before(lines: list[Line], since: float | None) -> list[Line]:
 
 def _of_last_start(lines: list[Line], engine: Engine | None) -> list[Line]:
     """The lines from the last start on; all of them where the log does not show one."""
-    if engine is None:
-        return lines
-    first = 0
-    for position, line in enumerate(lines):
-        if engine.starts.search(line.text):
-            first = position
-    return lines[first:]
+    marks = [position for position, line in enumerate(lines) if UNIT_START.match(line.text)]
+    if not marks and engine is not None:
+        marks = [position for position, line in enumerate(lines) if engine.starts.search(line.text)]
+    return lines[marks[-1] :] if marks else lines
 
 
 class _State:

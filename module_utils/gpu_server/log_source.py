@@ -9,6 +9,7 @@ from typing import Any
 from ..gpu_host.errors import Errors
 from ..gpu_host.evidence import Evidence
 from .engines import ENGINES, Engine
+from .log_lines import UNIT_START
 
 PART_BYTES = 4 * 1024 * 1024  # a start is some 100 KB; what comes after it is looked at from its end
 JOURNAL_LINES = 40000
@@ -27,7 +28,7 @@ def tail_command(path: str) -> tuple[str, ...]:
 
 def starts_command(path: str, engine: Engine | None) -> tuple[str, ...]:
     """Byte offsets of the lines that begin a start."""
-    patterns = [one.starts.pattern for one in ([engine] if engine else ENGINES.values())]
+    patterns = [UNIT_START.pattern, *(one.starts.pattern for one in ([engine] if engine else ENGINES.values()))]
     return ("grep", "--byte-offset", "--text", "--only-matching", "--extended-regexp", "|".join(patterns), path)
 
 
@@ -99,4 +100,4 @@ def _long_file(evidence: Evidence, engine: Engine | None, errors: Errors, found:
 
 
 def _has_start(text: str, engine: Engine | None) -> bool:
-    return any(one.starts.search(text) for one in ([engine] if engine else ENGINES.values()))
+    return bool(UNIT_START.search(text)) or any(one.starts.search(text) for one in ([engine] if engine else ENGINES.values()))

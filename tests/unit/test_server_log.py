@@ -42,6 +42,40 @@ def test_an_engine_that_dies_of_an_exception_behind_a_healthy_api() -> None:
     assert log["kv_tokens"] == 2097152
 
 
+def test_a_transformers_server_that_serves() -> None:
+    log = read(RECORDINGS / "transformers-5.24-served.log.gz")
+    assert (log["engine"], log["ready"], log["fatal"]) == ("transformers", True, None)
+    assert [phase["name"] for phase in log["phases"]] == ["listening", "ready"]  # started by hand: it cannot be told where its lines begin
+    assert log["requests"]["ok"] == 2 and log["requests"]["failed"] == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "said"),
+    [
+        ("broken", "weights_unreadable", "SafetensorError: Error while deserializing header"),
+        ("missing", "model_not_found", "'/srv/none'"),
+        ("cuda", "no_cuda", "Torch not compiled with CUDA enabled"),
+        ("extras", "dependency_missing", "Missing dependencies for serving"),
+        ("port", "port_in_use", "address already in use"),
+    ],
+)
+def test_transformers_servers_that_fail(name: str, kind: str, said: str) -> None:
+    log = read(RECORDINGS / ("transformers-5.24-%s.log.gz" % name))
+    assert (log["engine"], log["ready"], log["fatal"]["kind"]) == ("transformers", False, kind)
+    assert said in (log["fatal"]["exception"] or log["fatal"]["line"])
+
+
+def test_what_an_earlier_start_left_in_an_engines_log_without_times_is_not_of_this_one() -> None:
+    mark = "[2026-11-29 19:00:%02d] systemd starts inference-server.service\n"
+    broken = gzip.decompress((RECORDINGS / "transformers-5.24-broken.log.gz").read_bytes()).decode()
+    served = gzip.decompress((RECORDINGS / "transformers-5.24-served.log.gz").read_bytes()).decode()
+    silent = log_reader.read(mark % 1 + served + mark % 30 + broken + mark % 50, NOW, 0, engines.TRANSFORMERS)
+    assert (silent["ready"], silent["fatal"], silent["phase"], silent["lines"]) == (False, None, None, 1)
+    again = log_reader.read(mark % 1 + broken + mark % 30 + served, NOW, 0, engines.TRANSFORMERS)
+    assert (again["ready"], again["fatal"]) == (True, None)
+    assert [phase["name"] for phase in again["phases"]] == ["weights", "listening", "ready"]
+
+
 @needs_samples
 def test_decode_lines_with_ray_prefix_and_several_parallel_groups() -> None:
     decode = read(SAMPLES / "sglang-decode-ray-prefix-dp-ep.txt")["decode"]
