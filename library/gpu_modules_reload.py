@@ -23,12 +23,12 @@ options:
     type: list
     elements: str
     default: []
-author:
-  - The gpu-host-validation authors
 attributes:
   check_mode:
     support: full
     description: Says what it would do.
+extends_documentation_fragment:
+  - gpu_host.authors
 """
 
 EXAMPLES = r"""

@@ -14,12 +14,8 @@ options:
     type: list
     elements: str
     default: []
-author:
-  - The gpu-host-validation authors
-attributes:
-  check_mode:
-    support: full
-    description: Changes nothing, ever.
+extends_documentation_fragment:
+  - gpu_host
 """
 
 EXAMPLES = r"""

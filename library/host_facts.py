@@ -59,12 +59,12 @@ options:
     description: What the inventory means, C(gpu_host_expected.server).
     type: dict
     default: {}
-author:
-  - The gpu-host-validation authors
 attributes:
   check_mode:
     support: full
     description: Changes nothing on the host; the probe runs work on idle GPUs all the same.
+extends_documentation_fragment:
+  - gpu_host.authors
 """
 
 EXAMPLES = r"""

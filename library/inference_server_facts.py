@@ -53,21 +53,9 @@ options:
       - Leave out what does not change during a start, for a look every few seconds.
     type: bool
     default: false
-  bundle:
-    description:
-      - A bundle on the controller to read instead of the host.
-    type: path
-  capture:
-    description:
-      - Return the evidence too, as the text of a bundle, in RV(bundle_text).
-    type: bool
-    default: false
-author:
-  - The gpu-host-validation authors
-attributes:
-  check_mode:
-    support: full
-    description: Changes nothing, ever.
+extends_documentation_fragment:
+  - gpu_host
+  - gpu_host.bundle
 """
 
 EXAMPLES = r"""

@@ -44,12 +44,12 @@ options:
     description: Seconds after which the wait ends in any case, with the phase and the likeliest cause. V(0) is for as long as something moves.
     type: int
     default: 7200
-author:
-  - The gpu-host-validation authors
 attributes:
   check_mode:
     support: full
     description: Changes nothing, ever. In check mode it does not wait.
+extends_documentation_fragment:
+  - gpu_host.authors
 """
 
 EXAMPLES = r"""

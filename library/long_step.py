@@ -35,12 +35,12 @@ options:
     description: What to tell the user when it fails.
     type: str
     default: ""
-author:
-  - The gpu-host-validation authors
 attributes:
   check_mode:
     support: full
     description: Says what it would run.
+extends_documentation_fragment:
+  - gpu_host.authors
 """
 
 EXAMPLES = r"""

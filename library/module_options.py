@@ -24,8 +24,6 @@ options:
     type: list
     elements: str
     default: []
-author:
-  - The gpu-host-validation authors
 attributes:
   check_mode:
     support: full
@@ -33,6 +31,8 @@ attributes:
   diff_mode:
     support: full
     description: Shows the file before and after.
+extends_documentation_fragment:
+  - gpu_host.authors
 """
 
 EXAMPLES = r"""

@@ -55,21 +55,13 @@ options:
       - The environment of the all-reduce beyond the module's own, such as the server's NCCL_ variables.
     type: dict
     default: {}
-  bundle:
-    description:
-      - A bundle on the controller to read instead of the host.
-    type: path
-  capture:
-    description:
-      - Return the evidence too, as the text of a bundle, in RV(bundle_text).
-    type: bool
-    default: false
-author:
-  - The gpu-host-validation authors
 attributes:
   check_mode:
     support: full
     description: Changes nothing on the host; runs work on idle GPUs all the same.
+extends_documentation_fragment:
+  - gpu_host.authors
+  - gpu_host.bundle
 """
 
 EXAMPLES = r"""

@@ -11,22 +11,9 @@ description:
   - Needs nothing but Python 3.9 on the host, and root for most of it. Never fails because something is absent or unreadable; what
     could not be read is V(null) in the facts and explained in C(errors).
   - On a host that is no Proxmox VE, C(is_proxmox) is V(false) and everything else V(null).
-options:
-  bundle:
-    description:
-      - A bundle on the controller to read instead of the host.
-    type: path
-  capture:
-    description:
-      - Return the evidence too, as the text of a bundle, in RV(bundle_text).
-    type: bool
-    default: false
-author:
-  - The gpu-host-validation authors
-attributes:
-  check_mode:
-    support: full
-    description: Changes nothing, ever.
+extends_documentation_fragment:
+  - gpu_host
+  - gpu_host.bundle
 """
 
 EXAMPLES = r"""

@@ -59,8 +59,6 @@ options:
     description: Stop and start a running guest whose change waits for it.
     type: bool
     default: false
-author:
-  - The gpu-host-validation authors
 attributes:
   check_mode:
     support: full
@@ -68,6 +66,8 @@ attributes:
   diff_mode:
     support: full
     description: Shows the settings before and after.
+extends_documentation_fragment:
+  - gpu_host.authors
 """
 
 EXAMPLES = r"""

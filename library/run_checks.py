@@ -54,12 +54,8 @@ options:
       - O(waivers[].expires) is the last day (YYYY-MM-DD) on which it holds.
     type: raw
     default: []
-author:
-  - The gpu-host-validation authors
-attributes:
-  check_mode:
-    support: full
-    description: Changes nothing, ever.
+extends_documentation_fragment:
+  - gpu_host
 """
 
 EXAMPLES = r"""

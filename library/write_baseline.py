@@ -16,12 +16,12 @@ options:
     description: What was found.
     type: dict
     required: true
-author:
-  - The gpu-host-validation authors
 attributes:
   check_mode:
     support: full
     description: Nothing of a host is changed, ever.
+extends_documentation_fragment:
+  - gpu_host.authors
 """
 
 EXAMPLES = r"""

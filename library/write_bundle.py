@@ -22,12 +22,12 @@ options:
       - Replace UUIDs, serial numbers, MAC and IP addresses and the name of the host, each by the same stand-in everywhere.
     type: bool
     default: false
-author:
-  - The gpu-host-validation authors
 attributes:
   check_mode:
     support: full
     description: Says whether the file would change and writes nothing.
+extends_documentation_fragment:
+  - gpu_host.authors
 """
 
 EXAMPLES = r"""
