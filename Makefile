@@ -16,9 +16,8 @@ test-vm:  ## PCI facts on virtual machines booted for it
 molecule:  ## the roles on real systemd hosts
 	@$(PYTHON) scripts/dev.py test tests/molecule
 
-real-engine:  ## the server facts on a real engine on the CPU (installs PyTorch, 5 GB, into .cache/engine)
-	@$(PYTHON) scripts/dev.py setup
-	@.venv/$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')/bin/python scripts/real_engine.py
+real-engine:  ## the role inference_server with a real engine on the CPU (PyTorch and transformers, 1 GB, into .cache/engine)
+	@$(PYTHON) scripts/dev.py test "tests/molecule/test_molecule.py::test_scenario[inference_server_real]"
 
 lint:
 	@$(PYTHON) scripts/dev.py lint

@@ -8,7 +8,8 @@ short_description: Check the arguments of an inference server against the engine
 description:
   - Runs the engine's own C(--help) and names every argument that it does not know, with its successor where it was renamed, and every value
     that is not among its choices. So a server that serves is not stopped for one that cannot start.
-  - Says whether the type of the model is known to the installed transformers or engine, where the model's C(config.json) is on the host.
+  - Says whether the type of the model is known to the installed transformers or engine, where the model's C(config.json) is on the host,
+    and whether a model that is given as a path is there and can be read by the server's user.
 options:
   engine:
     description: The engine.
@@ -26,6 +27,9 @@ options:
     default: {}
   model:
     description: The model, a directory or a name on the hub.
+    type: str
+  user:
+    description: The user that the server runs as. Without it, nobody asks whether that user can read the model.
     type: str
   environment:
     description: The environment that the server will have.
@@ -69,7 +73,7 @@ model_type:
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.gpu_host.live import LiveEvidence
-from ansible.module_utils.gpu_server import arguments, engines, model_type
+from ansible.module_utils.gpu_server import arguments, engines, model_path, model_type
 
 
 def main() -> None:
@@ -79,6 +83,7 @@ def main() -> None:
             "command": {"type": "list", "elements": "str", "required": True},
             "arguments": {"type": "dict", "default": {}},
             "model": {"type": "str"},
+            "user": {"type": "str"},
             "environment": {"type": "dict", "default": {}},
             "timeout": {"type": "int", "default": 180},
         },
@@ -101,15 +106,19 @@ def main() -> None:
     found = arguments.problems(params["arguments"], options, engines.ENGINES[params["engine"]])
     kind = model_type.read(evidence, params["model"] or "", params["command"], environment)
     result = {"changed": False, "problems": found, "options": len(options), "model_type": kind}
+    wrong = []
     if found:
-        told = arguments.describe(found)
-        module.fail_json(msg="The installed %s does not take these arguments; nothing was changed.\n%s" % (params["engine"], told), **result)
+        wrong.append("The installed %s does not take these arguments:\n%s" % (params["engine"], arguments.describe(found)))
+    unusable = model_path.problem(evidence, params["model"] or "", params["user"])
+    if unusable and module.check_mode:  # without check mode, an earlier task may have brought it
+        module.warn(unusable)
+    elif unusable:
+        wrong.append(unusable + ".")
     if kind["known"] is False:
-        module.fail_json(
-            msg="The installed transformers %s does not know the model type %s (%s); nothing was changed. Install a newer transformers."
-            % (kind["transformers"] or "", kind["model_type"], kind["config"]),
-            **result,
-        )
+        told = (kind["transformers"] or "", kind["model_type"], kind["config"])
+        wrong.append("The installed transformers %s does not know the model type %s (%s). Install a newer transformers." % told)
+    if wrong:
+        module.fail_json(msg="Nothing was changed. " + "\n".join(wrong), **result)
     module.exit_json(**result)
 
 

@@ -68,7 +68,8 @@ FAULTS: tuple[Fault, ...] = (
     ),
     _fault(
         "model_incomplete",
-        r"Should have a `model_type` key in its config\.json|does not appear to have a file named|no file named .*(?:safetensors|bin)\b.* found in directory",
+        r"Should have a `model_type` key in its config\.json|does not appear to have a file named"
+        r"|no file named .*(?:safetensors|bin)\b.* found in directory",
         True,
         "the directory of the model lacks files that a model has",
         "Look into it: an interrupted download, or a directory above or below the model's own.",

@@ -14,15 +14,18 @@ SCENARIOS = sorted(path.parent.name for path in (ROOT / "molecule").glob("*/mole
 MAKE_HOSTS = ROOT / "tests" / "hosts" / "make_hosts.py"
 
 
-def _why_not() -> str:
-    return subprocess.run([sys.executable, str(MAKE_HOSTS), "why-not"], capture_output=True, text=True, check=True).stdout.strip()
+def _why_not(scenario: str) -> str:
+    """Why it cannot run here: no hosts, or what the scenario needs beyond them cannot be had."""
+    programs = [MAKE_HOSTS, *(ROOT / "molecule" / scenario).glob("environment.py")]
+    answers = (subprocess.run([sys.executable, str(path), "why-not"], capture_output=True, text=True, check=True).stdout.strip() for path in programs)
+    return next((answer for answer in answers if answer), "")
 
 
 @pytest.mark.hosts
 @pytest.mark.xdist_group("hosts")  # one scenario at a time beside the other tests: each boots hosts of its own
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_scenario(scenario: str, tmp_path: Path) -> None:
-    reason = _why_not()
+    reason = _why_not(scenario)
     if reason:
         pytest.skip(reason)
     tools = Path(sys.executable).parent

@@ -5,7 +5,10 @@ from __future__ import annotations
 import http.server
 import json
 import math
+import os
+import shutil
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -19,7 +22,7 @@ from ansible.module_utils.gpu_host.bundle import BundleEvidence, RecordingEviden
 from ansible.module_utils.gpu_host.errors import Errors
 from ansible.module_utils.gpu_host.evidence import Fetched
 from ansible.module_utils.gpu_host.live import LiveEvidence
-from ansible.module_utils.gpu_server import api, arguments, engines, gather, model_type, nccl, settings
+from ansible.module_utils.gpu_server import api, arguments, engines, gather, model_path, model_type, nccl, settings
 from host_evidence import Host
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -308,3 +311,38 @@ def test_a_process_that_does_not_show_its_command_line_is_not_taken_for_no_serve
     host.file("/proc/55/cgroup", "0::/system.slice/backup.service\n")
     elsewhere = gather.gather(host, {"unit": "inference-server"}, Errors("server"))
     assert elsewhere is not None and elsewhere["state"] == "absent"
+
+
+@pytest.mark.parametrize(
+    ("model", "stdout", "stderr", "told"),
+    [
+        ("org/name", "", "", None),
+        ("/srv/models/glm", "", "", None),
+        ("/srv/models/glm/", "/srv/models/glm/model.safetensors\n", "", "user inference cannot read /srv/models/glm/model.safetensors"),
+        ("/srv/models/glm", "", "find: '/srv/models/glm': Permission denied\n", "user inference cannot read /srv/models/glm:"),
+        ("/srv/models/none", "", "", "The model /srv/models/none is not on this host"),
+        ("/mnt/none/glm", "", "", "The model /mnt/none/glm is not on this host"),
+    ],
+)
+def test_a_model_that_is_not_there_or_not_readable(model: str, stdout: str, stderr: str, told: str | None) -> None:
+    host = Host().directory("/srv/models", {"glm": {"kind": "dir"}})
+    host.command(model_path.unreadable_command(model.rstrip("/"), "inference"), stdout, rc=1 if stderr else 0, stderr=stderr)
+    found = model_path.problem(host, model, "inference")
+    assert found == told or (told and found and told in found)
+    assert model_path.problem(Host().directory("/srv/models", {"glm": {"kind": "dir"}}), "/srv/models/glm", None) is None
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may become another user")
+def test_a_file_of_the_model_that_only_root_may_read_is_named() -> None:
+    model = Path(tempfile.mkdtemp(dir="/opt"))
+    try:
+        model.chmod(0o755)
+        (model / "config.json").write_text("{}")
+        assert model_path.problem(LiveEvidence(), str(model), "nobody") is None
+        (model / "model.safetensors").write_text("")
+        (model / "model.safetensors").chmod(0o600)  # as safetensors writes it
+        assert "nobody cannot read %s/model.safetensors" % model in str(model_path.problem(LiveEvidence(), str(model), "nobody"))
+        model.chmod(0o700)
+        assert "nobody cannot read %s:" % model in str(model_path.problem(LiveEvidence(), str(model), "nobody"))
+    finally:
+        shutil.rmtree(model)
