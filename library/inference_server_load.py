@@ -6,7 +6,8 @@ DOCUMENTATION = r"""
 module: inference_server_load
 short_description: Put a load on an inference server and measure it, with the GPUs' power, utilisation and PCIe traffic
 description:
-  - Sends streamed completion requests with random prompts, so many at a time, from the host itself, and times every token.
+  - Runs a load generator on the host itself, in front of the server, and samples its GPUs meanwhile. O(generator) says which one; a load runs
+    detached, and how many requests are done is shown while it does.
   - As an action (which playbooks get) it runs O(cells) one after the other, shows each result, compares them with O(targets) and with the
     O(baseline) of the run before, and writes O(report) on the controller.
 options:
@@ -21,6 +22,26 @@ options:
   api_key:
     description: The key of the API, if it wants one.
     type: str
+  generator:
+    description:
+      - What makes the load. V(sglang) is C(python -m sglang.benchmark.serving) (C(sglang.bench_serving) up to 0.5.12), V(vllm) is C(vllm bench
+        serve), V(guidellm) is C(guidellm run) of guidellm 0.7 and newer, V(builtin) is a small one that needs nothing.
+      - V(auto) takes the engine's own where the server's Python has it, else guidellm where it is on the PATH of the host or in
+        O(generator_python), else V(builtin); the report says which one it was, and why not another. A baseline of another one is not compared.
+      - Every option is looked up in the generator's own C(--help) first.
+    type: str
+    choices: [auto, sglang, vllm, guidellm, builtin]
+    default: auto
+  generator_python:
+    description:
+      - The Python on the host that has the generator, or the C(guidellm) program. Without it the Python of the server, as the server's user, and
+        C(guidellm) on the PATH.
+    type: path
+  server:
+    description:
+      - What M(inference_server_facts) found, C(ansible_facts.inference_server). Its engine, its Python, its tokenizer and its caches are used.
+    type: dict
+    default: {}
   cells:
     description: "Loads: a list of C({concurrency, requests, prompt_tokens, output_tokens})."
     type: list
@@ -36,26 +57,21 @@ options:
   report:
     description: Where the results go, on the controller.
     type: path
-  concurrency:
-    description: Requests at a time, of the one cell that the module itself runs.
-    type: int
-    default: 1
-  requests:
-    description: Requests in all.
-    type: int
-    default: 8
-  prompt_tokens:
-    description: Words of each prompt.
-    type: int
-    default: 512
-  output_tokens:
-    description: Tokens of each answer.
-    type: int
-    default: 256
   time_limit:
-    description: Seconds after which a cell ends in any case; what has not ended counts as failed.
+    description:
+      - Seconds after which a load ends in any case, the start of the generator counted. With V(builtin) the requests that have not ended count
+        as failed; with another generator the load has no figures then, and the ones after it are not run.
     type: int
     default: 600
+  step:
+    description: Of the module itself, which the action calls twice. Not for playbooks.
+    type: str
+    choices: [find, run]
+    default: find
+  how:
+    description: Of the module itself, RV(generator) of the first call. Not for playbooks.
+    type: dict
+    default: {}
 author:
   - The gpu-host-validation authors
 attributes:
@@ -76,8 +92,12 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
+generator:
+  description: What measured, C({name, version, start, passed_over}); C(passed_over) is C([{name, why}]) of those that would have been better.
+  returned: always
+  type: dict
 cells:
-  description: The figures of each load, with the samples of the GPUs.
+  description: The figures of each load, with the samples of the GPUs and the command of the generator.
   returned: always
   type: list
   elements: dict
@@ -88,46 +108,61 @@ findings:
   elements: dict
 """
 
-import contextlib
-import subprocess
+import os
+import shutil
 import tempfile
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.gpu_server import benchmark, load
+from ansible.module_utils.gpu_server import generator_find, generator_run, generators
 
 ARGUMENT_SPEC = {
     "base": {"type": "str", "required": True},
     "model": {"type": "str", "required": True},
     "api_key": {"type": "str", "no_log": True},
-    "concurrency": {"type": "int", "default": 1},
-    "requests": {"type": "int", "default": 8},
-    "prompt_tokens": {"type": "int", "default": 512},
-    "output_tokens": {"type": "int", "default": 256},
+    "generator": {"type": "str", "choices": list(generators.NAMES), "default": "auto"},
+    "generator_python": {"type": "path"},
+    "server": {"type": "dict", "default": {}},
+    "cells": {
+        "type": "list",
+        "elements": "dict",
+        "required": True,
+        "options": {name: {"type": "int", "default": value} for name, value in generators.USUAL.items()},
+    },
     "time_limit": {"type": "int", "default": 600},
+    "step": {"type": "str", "choices": ["find", "run"], "default": "find"},
+    "how": {"type": "dict", "default": {}},
 }
 
 
 def main() -> None:
     module = AnsibleModule(argument_spec=ARGUMENT_SPEC, supports_check_mode=False)
     params = module.params
-    for name in ("concurrency", "requests", "prompt_tokens", "output_tokens", "time_limit"):
-        if params[name] < 1:
-            module.fail_json(msg="%s must be at least 1, it is %d" % (name, params[name]))
-    with tempfile.TemporaryFile() as out:
-        sampler = None
-        with contextlib.suppress(OSError):  # no nvidia-smi: the load is measured all the same
-            sampler = subprocess.Popen(benchmark.DMON_COMMAND, stdout=out, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
-        try:
-            cell = load.Load(params["base"], params["model"], params["api_key"]).run(
-                params["concurrency"], params["requests"], params["prompt_tokens"], params["output_tokens"], float(params["time_limit"])
-            )
-        finally:
-            if sampler:
-                sampler.kill()
-                sampler.wait()
-        out.seek(0)
-        cell["gpus"] = benchmark.samples(out.read().decode("utf-8", "replace"))
-    module.exit_json(changed=False, cell=cell)
+    server = generators.server_of(params["server"])
+    jobs = [
+        generators.Job(
+            params["base"], params["model"], time_limit=params["time_limit"], seed=int.from_bytes(os.urandom(3), "big"),
+            tokenizer=server["tokenizer"], trust_remote_code=server["trust_remote_code"], **cell,
+        )
+        for cell in params["cells"]
+    ]  # fmt: skip
+    for job in jobs:
+        for name in generators.USUAL:
+            if getattr(job, name) < 1:
+                module.fail_json(msg="%s must be at least 1, it is %d" % (name, getattr(job, name)))
+    if not jobs or params["time_limit"] < 1:
+        module.fail_json(msg="there is no load to run" if not jobs else "time_limit must be at least 1, it is %d" % params["time_limit"])
+    if params["step"] == "run":
+        order = generator_run.Order(jobs[0], params["how"], server, params["api_key"])
+        directory = generator_run.detached(lambda place: generator_run.run(place, order))
+        module.exit_json(changed=False, directory=directory)
+    directory = tempfile.mkdtemp(prefix="benchmark-")
+    try:
+        found = generator_find.find(params["generator"], params["generator_python"], server, jobs[0], directory)
+    except generator_find.NoGeneratorError as error:
+        module.fail_json(msg="The load generator %s cannot be used: %s" % (params["generator"], error))
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+    module.exit_json(changed=False, generator=found.facts())
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ import statistics
 from typing import Any
 
 DMON_COMMAND = ("nvidia-smi", "dmon", "-s", "put", "-d", "1")
+BUILTIN = "builtin"
 SLOWER_SHARE = 0.10  # slower than the run before by more than this is a finding
 _COLUMNS = {"pwr": "power_w", "sm": "utilization_percent", "rxpci": "pcie_rx_mb_s", "txpci": "pcie_tx_mb_s"}
 
@@ -36,11 +37,44 @@ def cell_name(cell: dict[str, Any]) -> str:
     return "%d at once, %d in, %d out" % (cell["concurrency"], cell["prompt_tokens_asked"], cell["output_tokens_asked"])
 
 
+def generator_name(generator: dict[str, Any]) -> str:
+    """For a person: the name, the version, how it was started."""
+    if generator["name"] == BUILTIN:
+        return "builtin (our own small one)"
+    return "%s %s (%s)" % (generator["name"], generator["version"] or "of unknown version", " ".join(generator["start"]))
+
+
+def is_report(content: Any) -> bool:
+    """Whether a file can be a baseline: a report as the action writes it."""
+    cells = content.get("cells") if isinstance(content, dict) else None
+    named = ("concurrency", "prompt_tokens_asked", "output_tokens_asked")
+    return isinstance(cells, list) and all(isinstance(cell, dict) and all(isinstance(cell.get(name), int) for name in named) for cell in cells)
+
+
+def comparable(before: dict[str, Any] | None, generator: dict[str, Any]) -> tuple[dict[str, Any] | None, list[str]]:
+    """The baseline where the same generator measured it, else None; and what is to be said of it.
+
+    Generators count differently (where a token begins, what a first token is), so that figures of two are no comparison.
+    """
+    if not before:
+        return None, []
+    then = before.get("generator")
+    then = then if isinstance(then, dict) else {"name": BUILTIN, "version": None}  # reports before there was a choice
+    if then.get("name") != generator["name"]:
+        return None, ["the baseline was measured with %s, this run with %s: they are not compared" % (then.get("name"), generator["name"])]
+    if then.get("version") != generator["version"]:
+        versions = (then.get("version"), generator["name"], generator["version"])
+        return before, ["the baseline was measured with version %s of %s, this run with version %s" % versions]
+    return before, []
+
+
 def findings(cells: list[dict[str, Any]], targets: dict[str, Any], before: dict[str, Any] | None) -> list[dict[str, str]]:
-    """``[{severity, text}]``: failed requests, targets that are missed, cells that are slower than the run before."""
+    """``[{severity, text}]``: loads without figures, failed requests, targets that are missed, cells that are slower than the run before."""
     found = []
     for cell in cells:
-        if cell["failed"]:
+        if cell["seconds"] is None:
+            found.append({"severity": "error", "text": "%s: no figures: %s" % (cell_name(cell), "; ".join(cell["problems"]))})
+        elif cell["failed"]:
             why = "; ".join(cell["problems"]) or "they did not end in time"
             found.append({"severity": "error", "text": "%s: %d of %d requests failed: %s" % (cell_name(cell), cell["failed"], cell["requests"], why)})
     single = [cell["per_stream_tokens_per_s"] for cell in cells if cell["concurrency"] == 1 and cell["per_stream_tokens_per_s"]]

@@ -1,7 +1,7 @@
 """Load for a server: so many requests at once through its OpenAI-compatible API, streamed, each timed. Standard library only.
 
-A load generator of our own because it must run on the host beside the server, without a package, a tokenizer or a hub: prompts are random
-words, and what the server counts (`usage`) is what is reported.
+For hosts that have none of the generators of generators.py: it needs no package, no tokenizer and no hub. Prompts are random words, and what
+the server counts (`usage`) is what is reported.
 """
 from __future__ import annotations
 
@@ -33,6 +33,13 @@ class Load:
         self._lock = threading.Lock()
         self._done: list[dict[str, Any]] = []
         self._next = 0
+        self._refused: set[str] = set()
+
+    @property
+    def done(self) -> int:
+        """Requests that have ended, for a look from another thread."""
+        with self._lock:
+            return len(self._done)
 
     def run(self, concurrency: int, requests: int, prompt_tokens: int, output_tokens: int, time_limit: float) -> dict[str, Any]:
         began = time.monotonic()
@@ -64,12 +71,28 @@ class Load:
         words = random.Random("%d/%d" % (self._seed, number))
         # Every prompt begins differently, or the prefix cache would answer. A word is a token, near enough; the server counts them.
         prompt = " ".join(words.choice(WORDS) for _ in range(max(1, prompt_tokens)))
-        body = {
-            "model": self._model, "prompt": prompt, "max_tokens": output_tokens, "min_tokens": output_tokens, "ignore_eos": True, "temperature": 0,
-            "stream": True, "stream_options": {"include_usage": True},
-        }  # fmt: skip
+        while True:
+            refused = set(self._refused)
+            body = {
+                "model": self._model, "prompt": prompt, "max_tokens": output_tokens, "temperature": 0, "stream": True,
+                **{name: value for name, value in self._extras(output_tokens).items() if name not in refused},
+            }  # fmt: skip
+            result = self._post(body, end)
+            named = {name for name in self._extras(output_tokens) if name not in refused and name in (result["problem"] or "")}
+            if not result["refused"] or not named:
+                return result
+            self._refused |= named
+
+    @staticmethod
+    def _extras(output_tokens: int) -> dict[str, Any]:
+        """What makes answers equally long, and counted, but is not OpenAI's: `transformers serve` answers 422 and names the field."""
+        return {"min_tokens": output_tokens, "ignore_eos": True, "stream_options": {"include_usage": True}}
+
+    def _post(self, body: dict[str, Any], end: float) -> dict[str, Any]:
         began = time.monotonic()
-        result: dict[str, Any] = {"ok": False, "problem": None, "first_s": None, "total_s": None, "output": 0, "prompt": 0, "gaps": []}
+        result: dict[str, Any] = {
+            "ok": False, "refused": False, "problem": None, "first_s": None, "total_s": None, "output": 0, "prompt": 0, "gaps": [],
+        }  # fmt: skip
         connection: http.client.HTTPConnection | None = None
         try:
             kind = http.client.HTTPSConnection if self._parts.scheme == "https" else http.client.HTTPConnection
@@ -91,6 +114,7 @@ class Load:
     @staticmethod
     def _read(answer: http.client.HTTPResponse, began: float, result: dict[str, Any]) -> None:
         if answer.status != 200:
+            result["refused"] = answer.status in (400, 422)
             result["problem"] = "HTTP %d: %s" % (answer.status, answer.read(300).decode("utf-8", "replace"))
             return
         pieces, last = 0, None
@@ -101,6 +125,8 @@ class Load:
             if not line.startswith(b"data:") or line.strip() == b"data: [DONE]":
                 continue
             event = json.loads(line[5:])
+            if not isinstance(event, dict):
+                raise ValueError("an event that is no object")
             now = time.monotonic()
             if any((choice.get("text") or "") for choice in event.get("choices") or ()):
                 pieces += 1
@@ -131,13 +157,14 @@ def summary(done: list[dict[str, Any]], requests: int, seconds: float) -> dict[s
         "output_tokens_per_s": round(output / seconds, 2) if good else None,
         "total_tokens_per_s": round((output + prompt) / seconds, 2) if good else None,
         "per_stream_tokens_per_s": round(statistics.median(streams), 2) if streams else None,
-        "first_token_s": _spread([one["first_s"] for one in good if one["first_s"]], 1.0),
-        "token_gap_ms": _spread([gap for one in good for gap in one["gaps"]], 1000.0),
+        "first_token_s": spread([one["first_s"] for one in good if one["first_s"]], 1.0),
+        "token_gap_ms": spread([gap for one in good for gap in one["gaps"]], 1000.0),
         "problems": sorted({one["problem"] for one in done if one["problem"]})[:5],
     }
 
 
-def _spread(values: list[float], factor: float) -> dict[str, float] | None:
+def spread(values: list[float], factor: float) -> dict[str, float] | None:
+    """``{median, p95}``; None without values."""
     if not values:
         return None
     ordered = sorted(values)

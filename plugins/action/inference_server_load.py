@@ -4,12 +4,13 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import shlex
 import time
 from pathlib import Path
 from typing import Any
 
 import ansible.module_utils
-from ansible.errors import AnsibleActionFail
+from ansible.errors import AnsibleActionFail, AnsibleConnectionFailure
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
@@ -18,11 +19,16 @@ if _OURS not in ansible.module_utils.__path__:
     ansible.module_utils.__path__.append(_OURS)
 
 benchmark = importlib.import_module("ansible.module_utils.gpu_server.benchmark")
+generators = importlib.import_module("ansible.module_utils.gpu_server.generators")
 display = Display()
+FIRST_LOOK_SECONDS, LAST_LOOK_SECONDS = 0.3, 3.0
+SHOW_SECONDS, REPEAT_SECONDS = 10.0, 30.0  # what changed is shown after the first, what did not after the second
+BROKEN_LOOKS = 12  # a connection may break for a moment; the load runs on
+END_SECONDS = 60  # beyond its limit, for the generator to be ended
 
 
 class ActionModule(ActionBase):
-    """One call of the module is one load."""
+    """The module is asked once which generator there is, and once a load; what is printed and judged is done here."""
 
     _supports_check_mode = True
     _supports_async = False
@@ -34,7 +40,15 @@ class ActionModule(ActionBase):
                 "base": {"type": "str", "required": True},
                 "model": {"type": "str", "required": True},
                 "api_key": {"type": "str", "no_log": True},
-                "cells": {"type": "list", "elements": "dict", "required": True},
+                "generator": {"type": "str", "choices": list(generators.NAMES), "default": "auto"},
+                "generator_python": {"type": "path"},
+                "server": {"type": "dict", "default": {}},
+                "cells": {
+                    "type": "list",
+                    "elements": "dict",
+                    "required": True,
+                    "options": {name: {"type": "int", "default": value} for name, value in generators.USUAL.items()},
+                },
                 "targets": {"type": "dict", "default": {}},
                 "baseline": {"type": "path"},
                 "report": {"type": "path"},
@@ -43,28 +57,115 @@ class ActionModule(ActionBase):
         )
         if self._task.check_mode:
             return {**result, "changed": False, "msg": "would put %d loads on %s" % (len(args["cells"]), args["base"]), "cells": [], "findings": []}
-        host = (task_vars or {}).get("inventory_hostname", "?")
+        self._host, self._vars = (task_vars or {}).get("inventory_hostname", "?"), task_vars or {}
         before = self._baseline(args["baseline"])
-        cells = []
-        for number, cell in enumerate(args["cells"], start=1):
-            display.display("  [%s] load %d of %d: %s" % (host, number, len(args["cells"]), ", ".join("%s %s" % item for item in cell.items())))
-            cells.append(self._measure({**cell, **{name: args[name] for name in ("base", "model", "api_key", "time_limit")}}, task_vars or {}))
-            for line in benchmark.table(cells[-1:], before):
-                display.display("  [%s] %s" % (host, line))
+        generator = self._find(args)
+        before, notes = benchmark.comparable(before, generator)
+        for note in notes:
+            self._show(note)
+        cells = self._measure(args, generator, before)
         findings = benchmark.findings(cells, args["targets"], before)
-        report = {"host": host, "model": args["model"], "at": time.time(), "targets": args["targets"], "cells": cells, "findings": findings}
+        if len(cells) < len(args["cells"]):
+            findings.append({"severity": "error", "text": "the loads after it were not run (%d)" % (len(args["cells"]) - len(cells))})
+        report = {
+            "host": self._host, "model": args["model"], "at": time.time(), "generator": {**generator, "command": cells[-1]["command"]},
+            "targets": args["targets"], "notes": notes, "cells": cells, "findings": findings,
+        }  # fmt: skip
         if args["report"]:
             self._write(args["report"], report)
-        result.update(changed=False, cells=cells, findings=findings, failed=bool(findings))
+        result.update(changed=False, generator=report["generator"], cells=cells, findings=findings, notes=notes, failed=bool(findings))
         result["msg"] = "; ".join(finding["text"] for finding in findings) or "every target is reached"
         return result
 
-    def _measure(self, arguments: dict[str, Any], task_vars: dict[str, Any]) -> dict[str, Any]:
-        given = {name: value for name, value in arguments.items() if value is not None}
-        answer = self._execute_module(module_name="inference_server_load", module_args=given, task_vars=task_vars)
-        if "cell" not in answer:
+    def _show(self, text: str) -> None:
+        display.display("  [%s] %s" % (self._host, text))
+
+    def _find(self, args: dict[str, Any]) -> dict[str, Any]:
+        """Which generator measures, shown with what spoke against better ones."""
+        self._show("looking for a load generator (%s)" % args["generator"])
+        found: dict[str, Any] = self._call(args, step="find", cells=args["cells"])["generator"]
+        for one in found["passed_over"]:
+            self._show("not %s: %s" % (one["name"], one["why"]))
+        self._show("load generator: %s" % benchmark.generator_name(found))
+        return found
+
+    def _measure(self, args: dict[str, Any], generator: dict[str, Any], before: dict[str, Any] | None) -> list[dict[str, Any]]:
+        """The cells, up to and with the first of which the generator gave no figures."""
+        cells: list[dict[str, Any]] = []
+        for number, cell in enumerate(args["cells"], start=1):
+            name = "load %d of %d" % (number, len(args["cells"]))
+            self._show("%s: %s" % (name, ", ".join("%s %s" % item for item in cell.items())))
+            directory = self._call(args, step="run", how=generator, cells=[cell])["directory"]
+            try:
+                done = self._follow(name, directory, args["time_limit"])
+            finally:
+                self._low_level_execute_command("rm -rf -- %s" % shlex.quote(directory))
+            cells.append({**done["cell"], "command": done["command"]})
+            for line in benchmark.table(cells[-1:], before):
+                self._show(line)
+            if cells[-1]["seconds"] is None:
+                break
+        return cells
+
+    def _call(self, args: dict[str, Any], **more: Any) -> dict[str, Any]:
+        names = ("base", "model", "api_key", "generator", "generator_python", "server", "time_limit")
+        given = {name: value for name, value in {**{name: args[name] for name in names}, **more}.items() if value is not None}
+        answer = self._execute_module(module_name="inference_server_load", module_args=given, task_vars=self._vars)
+        if "generator" not in answer and "directory" not in answer:
             raise AnsibleActionFail("The load could not be put on the server: %s" % (answer.get("msg") or answer))
-        return dict(answer["cell"])
+        return dict(answer)
+
+    def _follow(self, name: str, directory: str, limit: int) -> dict[str, Any]:
+        """Look at a load until it has ended. Each look also tells it that it is still wanted."""
+        ask = (
+            "cd %s && touch alive && { cat progress 2>/dev/null; echo; if [ -e result.json ]; then echo; echo ended; cat result.json; "
+            "else kill -0 $(cat pid) 2>/dev/null || { [ -e result.json ] || echo gone; }; fi; }"
+        ) % shlex.quote(directory)
+        began = shown = time.monotonic()
+        wait, broken, gone, last = FIRST_LOOK_SECONDS, 0, 0, ""
+        while True:
+            time.sleep(wait)
+            wait = min(wait * 1.5, LAST_LOOK_SECONDS)
+            try:
+                text = (self._low_level_execute_command(ask).get("stdout") or "").replace("\r\n", "\n")
+                broken = 0
+            except AnsibleConnectionFailure:
+                broken += 1
+                if broken > BROKEN_LOOKS:
+                    raise
+                continue
+            progress, _mark, rest = text.partition("\n")
+            state, _newline, content = rest.lstrip("\n").partition("\n")
+            if state == "ended":
+                return self._read(content)
+            gone = gone + 1 if state.strip() == "gone" else 0
+            now = time.monotonic()
+            if gone > 1:
+                raise AnsibleActionFail("%s was ended from outside (a kill, or the memory ran out)" % name)
+            if now - began > limit + END_SECONDS:
+                raise AnsibleActionFail("%s: no result %d s after its time limit" % (name, END_SECONDS))
+            line = self._progress(progress)
+            if now - shown >= (SHOW_SECONDS if line != last else REPEAT_SECONDS):
+                shown, last = now, line
+                self._show("%s: %s, %d s" % (name, line, now - began))
+
+    @staticmethod
+    def _progress(text: str) -> str:
+        try:
+            seen = json.loads(text)
+            if seen["done"] is not None:
+                return "%d of %d requests" % (seen["done"], seen["requests"])
+            return "starting: %s" % seen["line"][:100] if seen["line"] else "starting"
+        except (ValueError, KeyError, TypeError):
+            return "starting"
+
+    @staticmethod
+    def _read(text: str) -> dict[str, Any]:
+        try:
+            found = json.loads(text)
+            return {"cell": found["cell"], "command": found["command"]}
+        except (ValueError, KeyError, TypeError) as error:
+            raise AnsibleActionFail("The result of the load cannot be read: %s" % text[:300]) from error
 
     @staticmethod
     def _baseline(path: str | None) -> dict[str, Any] | None:
@@ -74,7 +175,9 @@ class ActionModule(ActionBase):
             content = json.loads(Path(path).read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise AnsibleActionFail("%s is no baseline: %s. Remove it to start anew." % (path, error)) from error
-        return content if isinstance(content, dict) else None
+        if not benchmark.is_report(content):
+            raise AnsibleActionFail("%s is no baseline: it holds no loads. Remove it to start anew." % path)
+        return dict(content)
 
     @staticmethod
     def _write(path: str, report: dict[str, Any]) -> None:

@@ -6,6 +6,8 @@ import json
 import os
 import subprocess
 import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,7 @@ DMON = """# gpu    pwr  gtemp  mtemp     sm    mem    enc    dec    jpg    ofa  
 def cell(**other: Any) -> dict[str, Any]:
     made = {
         "concurrency": 1, "prompt_tokens_asked": 512, "output_tokens_asked": 256, "requests": 4, "failed": 0, "problems": [],
+        "seconds": 11.4,
         "output_tokens_per_s": 90.0, "total_tokens_per_s": 270.0, "per_stream_tokens_per_s": 95.0, "first_token_s": {"median": 0.2, "p95": 0.3},
     }  # fmt: skip
     return {**made, **other}
@@ -92,7 +95,63 @@ def test_requests_that_fail_are_counted_and_their_reason_is_kept(tmp_path: Path)
     assert "4 of 4 requests failed" in finding["text"]
 
 
-def test_the_playbook_measures_compares_and_keeps(tmp_path: Path) -> None:
+def test_a_load_without_figures_is_a_finding_of_its_own() -> None:
+    [finding] = benchmark.findings([cell(seconds=None, failed=4, problems=["sglang ended with 1; its last lines: no tokenizer"])], {}, None)
+    assert finding["text"] == "1 at once, 512 in, 256 out: no figures: sglang ended with 1; its last lines: no tokenizer"
+
+
+@pytest.mark.parametrize(
+    ("then", "kept", "note"),
+    [
+        ({"name": "sglang", "version": "0.5.23"}, True, None),
+        ({"name": "sglang", "version": "0.5.12"}, True, "the baseline was measured with version 0.5.12 of sglang, this run with version 0.5.23"),
+        ({"name": "guidellm", "version": "0.8.1"}, False, "the baseline was measured with guidellm, this run with sglang: they are not compared"),
+        (None, False, "the baseline was measured with builtin, this run with sglang: they are not compared"),
+    ],
+)
+def test_a_baseline_of_another_generator_is_not_compared(then: dict[str, Any] | None, kept: bool, note: str | None) -> None:
+    before = {"cells": [cell()], **({"generator": then} if then else {})}
+    found, notes = benchmark.comparable(before, {"name": "sglang", "version": "0.5.23"})
+    assert (found == before, notes) == (kept, [note] if note else [])
+    assert benchmark.comparable(None, {"name": "sglang", "version": None}) == (None, [])
+
+
+@pytest.mark.parametrize("content", [[], {}, {"cells": None}, {"cells": [1]}, {"cells": [{"concurrency": "1"}]}])
+def test_what_is_no_report_is_no_baseline(content: Any) -> None:
+    assert not benchmark.is_report(content)
+    assert benchmark.is_report({"cells": [cell()]})
+
+
+class Strict(BaseHTTPRequestHandler):
+    """Refuses what OpenAI's API does not have, as `transformers serve` does."""
+
+    def log_message(self, *_args: Any) -> None:
+        pass
+
+    def do_POST(self) -> None:
+        request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        unknown = {name for name in ("ignore_eos", "min_tokens") if name in request}
+        if unknown:
+            text = json.dumps({"detail": "Unexpected fields in the request: %s" % unknown}).encode()
+            self.send_response(422)
+            self.send_header("Content-Length", str(len(text)))
+            self.end_headers()
+            self.wfile.write(text)
+            return
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b'data: {"choices": [{"text": "a"}]}\n\ndata: {"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 2}}\n\n')
+
+
+def test_fields_that_a_server_refuses_are_left_out() -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Strict) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        found = load.Load("http://127.0.0.1:%d" % server.server_port, "tiny", None).run(2, 6, 3, 2, 30.0)
+        server.shutdown()
+    assert (found["completed"], found["failed"], found["output_tokens"], found["problems"]) == (6, 0, 12, [])
+
+
+def test_the_playbook_measures_compares_and_keeps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """benchmark.yml on this machine: the first run becomes the baseline, a target that is out of reach fails the second."""
     loads = [{"concurrency": 1, "requests": 2, "prompt_tokens": 16, "output_tokens": 16}]
     with running(tmp_path, "healthy", speed=60) as server:
@@ -100,17 +159,23 @@ def test_the_playbook_measures_compares_and_keeps(tmp_path: Path) -> None:
         variables = {
             "ansible_connection": "local", "ansible_python_interpreter": sys.executable, "inference_server_port": server.port,
             "benchmark_loads": loads, "benchmark_directory": str(tmp_path / "reports"), "benchmark_beside_work": True,
-            "benchmark_baseline": str(tmp_path / "baselines" / "b.json"),
+            "benchmark_baseline": str(tmp_path / "baselines" / "b.json"), "ansible_remote_tmp": str(tmp_path / "ansible"),
         }  # fmt: skip
+        monkeypatch.setenv("TMPDIR", str(tmp_path))
         first = play(variables)
-        second = play({**variables, "benchmark_targets": {"total_tokens_per_s": 1e9}})
+        kept = json.loads((tmp_path / "baselines" / "b.json").read_text())
+        second = play({**variables, "benchmark_targets": {"total_tokens_per_s": 1e9}, "benchmark_generator": "builtin"})
     assert first.returncode == 0, first.stdout + first.stderr
-    kept = json.loads((tmp_path / "baselines" / "b.json").read_text())
     assert kept["cells"][0]["completed"] == 2
     assert kept["cells"][0]["gpus"]["0"]["power_w"]["max"] == 331.0
+    assert (kept["generator"]["name"], kept["generator"]["version"]) == ("sglang", "0.5.23")
+    assert kept["generator"]["command"][1:3] == ["-m", "sglang.bench_serving"]
     assert "load 1 of 1" in first.stdout
+    assert "load generator: sglang 0.5.23 (%s -m sglang.bench_serving)" % sys.executable in first.stdout
     assert second.returncode == 2, second.stdout
     assert "the target is 1000000000.0" in second.stdout
+    assert "the baseline was measured with sglang, this run with builtin: they are not compared" in second.stdout
+    assert not list(tmp_path.glob("benchmark-*"))  # on the host nothing is left
 
 
 def play(variables: dict[str, Any]) -> subprocess.CompletedProcess[str]:

@@ -1,0 +1,219 @@
+"""A load generator as a process: what it measured, and what is said where it dies, hangs, writes rubbish, or nobody looks any more."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import pytest
+from ansible.module_utils.gpu_server import generator_find, generator_run, generators
+from engine_standin import ENGINE, Server, running
+
+KEY = "the-key-of-the-api"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with running(tmp_path_factory.mktemp("server"), "healthy", speed=60, STANDIN_TOKEN_S="0.005") as found:
+        found.listens()
+        yield found
+
+
+def job(server: Server, **other: Any) -> generators.Job:
+    made = {"concurrency": 2, "requests": 4, "prompt_tokens": 16, "output_tokens": 12, "time_limit": 60, "seed": 7, "tokenizer": "/models/tiny"}
+    return generators.Job("http://127.0.0.1:%d" % server.port, "glm-5", **{**made, **other})
+
+
+def facts(**other: Any) -> dict[str, Any]:
+    made = {
+        "engine": "sglang", "python": sys.executable, "user_id": os.geteuid(), "tokenizer": "/models/tiny", "trust_remote_code": False,
+        "environment": {"PYTHONPATH": str(ENGINE)},
+    }  # fmt: skip
+    return {**made, **other}
+
+
+def find(server: Server, directory: Path, wanted: str = "auto", named: str | None = None, **other: Any) -> generator_find.Found:
+    made = facts(**other)
+    return generator_find.find(wanted, named, made, job(server, tokenizer=made["tokenizer"]), str(directory))
+
+
+def measure(server: Server, directory: Path, how: dict[str, Any], **other: Any) -> dict[str, Any]:
+    (directory / "alive").touch()
+    generator_run.run(str(directory), generator_run.Order(job(server, **other), how, facts(), KEY))
+    found: dict[str, Any] = json.loads((directory / "result.json").read_text())
+    return found
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the stand-in's generator reads what shall go wrong with it."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    (tmp_path / "run").mkdir()
+    return tmp_path
+
+
+def test_the_generator_of_the_engine_measures(server: Server, home: Path) -> None:
+    found = find(server, home)
+    assert (found.name, found.version, found.why) == ("sglang", "0.5.23", [])
+    assert found.start[1:] == ["-m", "sglang.bench_serving"]  # the newer name is not in this version
+    done = measure(server, home / "run", found.facts())
+    cell, command = done["cell"], done["command"]
+    assert (cell["completed"], cell["failed"], cell["output_tokens"], cell["prompt_tokens"]) == (4, 0, 48, 64)
+    assert cell["output_tokens_per_s"] > 0 and cell["first_token_s"]["median"] > 0
+    assert 20 < cell["per_stream_tokens_per_s"] < 210  # a token every 5 ms, or later on a busy machine
+    assert command[command.index("--random-range-ratio") + 1] == "1.0"
+    assert KEY not in json.dumps(done)
+    assert json.loads((home / "run" / "progress").read_text())["done"] in (None, 0, 1, 2, 3, 4)
+
+
+@pytest.mark.parametrize(
+    ("mode", "text"),
+    [
+        ("die", "| ValueError: Warmup failed - Please make sure"),
+        ("rubbish", "sglang ended well, but its result cannot be read: it is not JSON"),
+        ("nothing", "sglang ended well, but its result cannot be read: [Errno 2] No such file"),
+        ("nan", "it holds no `completed` and `duration`"),
+    ],
+)
+def test_a_generator_that_fails_says_why(server: Server, home: Path, mode: str, text: str) -> None:
+    (home / "generator-mode").write_text(mode)
+    cell = measure(server, home / "run", find(server, home).facts())["cell"]
+    assert (cell["completed"], cell["failed"], cell["seconds"], cell["output_tokens_per_s"]) == (0, 4, None, None)
+    [problem] = cell["problems"]
+    assert text in problem
+    assert "Traceback" not in problem and 'File "' not in problem
+
+
+def test_what_it_prints_is_shown_without_the_key(server: Server, home: Path) -> None:
+    (home / "generator-mode").write_text("chatty")
+    done = measure(server, home / "run", find(server, home).facts())
+    [problem] = done["cell"]["problems"]
+    assert "Authorization: Bearer ***" in problem
+    assert KEY not in json.dumps(done)
+    assert not any(KEY in path.read_text(errors="replace") for path in (home / "run").iterdir() if path.is_file() and path.name != "log")
+
+
+@pytest.mark.parametrize("mode", ["hang", "deaf"])
+def test_a_generator_that_hangs_is_ended(server: Server, home: Path, mode: str) -> None:
+    (home / "generator-mode").write_text(mode)
+    how = find(server, home).facts()
+    began = time.monotonic()
+    [problem] = measure(server, home / "run", how, time_limit=3)["cell"]["problems"]
+    assert "sglang did not end within 3 s (1 of 4 requests)" in problem
+    assert time.monotonic() - began < 25
+    assert not _running(str(home / "run"))
+
+
+def test_a_load_that_nobody_looks_at_ends(server: Server, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (home / "generator-mode").write_text("hang")
+    monkeypatch.setattr(generator_run, "ALONE_SECONDS", 1.0)
+    [problem] = measure(server, home / "run", find(server, home).facts())["cell"]["problems"]
+    assert "nobody looked at it any more" in problem
+    assert not _running(str(home / "run"))
+
+
+def test_a_look_keeps_it_going(server: Server, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (home / "generator-mode").write_text("hang")
+    monkeypatch.setattr(generator_run, "ALONE_SECONDS", 2.0)
+    alive, stop = home / "run" / "alive", threading.Event()
+
+    def look() -> None:
+        while not stop.wait(0.3):
+            alive.touch()
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    try:
+        [problem] = measure(server, home / "run", find(server, home).facts(), time_limit=5)["cell"]["problems"]
+    finally:
+        stop.set()
+        thread.join()
+    assert "did not end within 5 s" in problem
+
+
+def test_a_detached_load_writes_its_result(server: Server, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(home))
+    order = generator_run.Order(job(server), {"name": "builtin"}, facts())
+    directory = Path(generator_run.detached(lambda place: generator_run.run(place, order)))
+    until = time.monotonic() + 30
+    while not (directory / "result.json").exists() and time.monotonic() < until:
+        time.sleep(0.1)
+    assert json.loads((directory / "result.json").read_text())["cell"]["completed"] == 4
+    assert int((directory / "pid").read_text()) != os.getpid()
+
+
+def test_an_option_with_another_name_is_said_before_anything_runs(server: Server, home: Path) -> None:
+    (home / "generator-mode").write_text("old")
+    found = find(server, home)
+    assert found.name == "builtin"
+    assert [one["name"] for one in found.why] == ["sglang", "guidellm"]
+    assert "0.5.23 does not fit: it knows no --random-range-ratio" in found.why[0]["why"]
+    assert "not on the PATH" in found.why[1]["why"]
+    with pytest.raises(generator_find.NoGeneratorError, match="--random-range-ratio"):
+        find(server, home, "sglang")
+
+
+@pytest.mark.parametrize(
+    ("server_facts", "wanted", "text"),
+    [
+        ({"environment": {}}, "sglang", "has no sglang"),
+        ({"python": "/nowhere/bin/python"}, "sglang", "there is no /nowhere/bin/python on this host"),
+        ({"python": None}, "sglang", "does not say which Python"),
+        ({"tokenizer": None}, "vllm", "tokenizer"),
+        ({"engine": "transformers"}, "guidellm", "refuses its requests"),
+    ],
+)
+def test_why_a_generator_cannot_be_used(server: Server, home: Path, server_facts: dict[str, Any], wanted: str, text: str) -> None:
+    with pytest.raises(generator_find.NoGeneratorError, match=text):
+        find(server, home, wanted, **server_facts)
+    found = find(server, home, **{"engine": wanted, **server_facts})
+    assert found.name == "builtin" and found.why
+
+
+def test_guidellm_is_taken_where_the_engine_has_none(server: Server, home: Path) -> None:
+    text = (Path(__file__).parents[1] / "fixtures" / "generators" / "guidellm-0.8.1" / "help.txt").read_text()
+    (home / "bin").mkdir()
+    program = home / "bin" / "guidellm"
+    (home / "help").write_text(text)
+    program.write_text("#!/bin/sh\nif [ \"$1\" = --version ]; then echo 'guidellm version: 0.8.1'; else exec /bin/cat %s; fi\n" % (home / "help"))
+    program.chmod(0o755)
+    found = find(server, home, engine="vllm")
+    assert (found.name, found.version, found.start) == ("guidellm", "0.8.1", [str(program), "run"])
+    assert [one["name"] for one in found.why] == ["vllm"]
+
+
+@pytest.mark.parametrize(
+    ("python", "environment", "expected"),
+    [
+        ("/opt/engine/bin/python3", {}, "/opt/engine/bin/python3"),
+        ("/opt/engine/bin/vllm", {}, "/opt/engine/bin/python"),
+        ("python3", {"VIRTUAL_ENV": "/opt/engine"}, "/opt/engine/bin/python3"),
+        ("python3", {"PATH": "/nowhere"}, None),
+        ("bin/python", {}, None),
+        (None, {}, None),
+    ],
+)
+def test_the_python_of_the_server(python: str | None, environment: dict[str, str], expected: str | None) -> None:
+    assert generator_find._python_of_server({"python": python, "environment": environment, "user_id": 0})[0] == expected
+
+
+def _running(place: str) -> list[str]:
+    """Processes that stand in this directory."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                if os.readlink(entry / "cwd").startswith(place) and "Z" not in (entry / "stat").read_text().rpartition(")")[2].split()[:1]:
+                    found.append(entry.name)
+            except OSError:
+                continue
+    return found
