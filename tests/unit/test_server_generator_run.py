@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -78,7 +80,7 @@ def test_the_generator_of_the_engine_measures(server: Server, home: Path) -> Non
 @pytest.mark.parametrize(
     ("mode", "text"),
     [
-        ("die", "| ValueError: Warmup failed - Please make sure"),
+        ("die", "sglang ended with 1; its last lines: ValueError: Warmup failed - Please make sure"),
         ("rubbish", "sglang ended well, but its result cannot be read: it is not JSON"),
         ("nothing", "sglang ended well, but its result cannot be read: [Errno 2] No such file"),
         ("nan", "it holds no `completed` and `duration`"),
@@ -189,6 +191,23 @@ def test_guidellm_is_taken_where_the_engine_has_none(server: Server, home: Path)
     found = find(server, home, engine="vllm")
     assert (found.name, found.version, found.start) == ("guidellm", "0.8.1", [str(program), "run"])
     assert [one["name"] for one in found.why] == ["vllm"]
+
+
+def test_the_servers_python_runs_as_the_servers_user() -> None:
+    """What the server's user may write to must not run as root; where we are not root there is nothing to change."""
+    nobody = 65534
+    python, user = generator_find._python_of_server({"python": "/usr/bin/python3", "user_id": nobody})
+    assert (python, user) == ("/usr/bin/python3", nobody if os.geteuid() == 0 else None)
+    directory = tempfile.mkdtemp()
+    try:
+        code, text = generator_find._run(["/bin/sh", "-c", "id -u; pwd; touch written"], 10, facts(), user, directory)
+        assert code == 0, text
+        uid, place = text.split()
+        assert int(uid) == (os.geteuid() if user is None else user)
+        assert os.stat(os.path.join(place, "written")).st_uid == int(uid)
+        assert place != generator_find.workplace(directory, None) or user is None
+    finally:
+        shutil.rmtree(directory)
 
 
 @pytest.mark.parametrize(
