@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Make the environment of the real engine once, in .cache/engine/venv: `environment.py`, or `environment.py why-not` for the reason why it cannot be.
+"""Make the environment of the real engine once, in .cache/engine/venv: `environment.py`. `environment.py why-not`: why it cannot be made.
 
 It is a virtual environment of Debian 12's Python 3.11, filled by pip of whichever Python runs this, and mounted into the hosts of the scenario.
 """
@@ -39,17 +39,18 @@ def present() -> bool:
 
 
 def pip(*words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--no-deps", "--only-binary=:all:", "--no-compile"]
+    """pip, for the hosts' Python rather than for its own."""
+    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", words[0], "--quiet", "--no-deps", "--only-binary=:all:"]
     command += ["--implementation=cp", "--python-version=" + PYTHON, "--abi=cp" + PYTHON.replace(".", ""), "--abi=abi3", "--abi=none"]
     command += ["--platform=" + name for name in (*PLATFORMS, "any")]
-    return subprocess.run([*command, *words], capture_output=True, text=True, check=False)
+    return subprocess.run([*command, *words[1:]], capture_output=True, text=True, check=False)
 
 
 def why_not() -> str:
     if present():
         return ""
     torch = next(line for line in REQUIREMENTS.read_text().splitlines() if line.startswith("torch=="))
-    tried = pip("--dry-run", "--target", str(HOME / "unused"), torch)
+    tried = pip("install", "--dry-run", "--target", str(HOME / "unused"), torch)
     return "" if tried.returncode == 0 else NO_TORCH % torch
 
 
@@ -70,7 +71,8 @@ def make() -> Path:
         (partial / "pyvenv.cfg").write_text("home = /usr/bin\ninclude-system-site-packages = false\nversion = %s\n" % PYTHON)
         for name in ("python", "python3"):
             (partial / "bin" / name).symlink_to("/usr/bin/python3")
-        installed = pip("--target", str(partial / "lib" / ("python" + PYTHON) / "site-packages"), "--requirement", str(REQUIREMENTS))
+        packages = partial / "lib" / ("python" + PYTHON) / "site-packages"
+        installed = pip("install", "--no-compile", "--target", str(packages), "--requirement", str(REQUIREMENTS))
         if installed.returncode:
             raise EnvironmentProblem("pip could not install %s:\n%s" % (REQUIREMENTS, installed.stderr[-3000:]))
         (partial / "bin" / "transformers").write_text(ENTRY)
@@ -81,11 +83,20 @@ def make() -> Path:
     return final
 
 
+def wheels() -> Path:
+    """A directory with the wheels of the pinned packages, for a host that makes the environment itself."""
+    place = HOME / "wheels"
+    fetched = pip("download", "--dest", str(place), "--requirement", str(REQUIREMENTS))
+    if fetched.returncode:
+        raise EnvironmentProblem("pip could not download %s:\n%s" % (REQUIREMENTS, fetched.stderr[-3000:]))
+    return place
+
+
 if __name__ == "__main__":
     if sys.argv[1:] == ["why-not"]:
         print(why_not())
         sys.exit()
     try:
-        print(make())
+        print(wheels() if sys.argv[1:] == ["wheels"] else make())
     except EnvironmentProblem as problem:
         sys.exit("environment.py: %s" % problem)
