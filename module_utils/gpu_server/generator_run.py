@@ -45,6 +45,7 @@ def detached(work: Callable[[str], None]) -> str:
             _write(directory, PID, str(worker))
         else:
             signal.signal(signal.SIGHUP, signal.SIG_IGN)
+            os.umask(0o077)
             nothing = os.open(os.devnull, os.O_RDWR)
             for number in (0, 1, 2):
                 os.dup2(nothing, number)
@@ -72,6 +73,8 @@ def run(directory: str, order: Order) -> None:
         done = {"cell": generators.failed_cell(order.job, "%s: %s" % (type(error).__name__, error)), "command": []}
     finally:
         sampler.stop()
+    if not os.path.isdir(directory):
+        return
     done["cell"]["problems"] = [generators.redacted(text, order.key) for text in done["cell"]["problems"]]
     done["cell"]["gpus"] = sampler.samples()
     _write(directory, RESULT, json.dumps(done))
@@ -110,9 +113,11 @@ def _generator(directory: str, order: Order, sampler: _Sampler) -> dict[str, Any
             **as_user(how["user"]),
         )  # fmt: skip
     sampler.start()
-    ended = _follow(process, _Watch(directory, job), sampler, lambda: generators.redacted(_tail(log_path), key))
-    _end(process)
-    sampler.stop()
+    try:
+        ended = _follow(process, _Watch(directory, job), sampler, lambda: generators.redacted(_tail(log_path), key))
+    finally:  # the directory may have gone, with whoever asked
+        _end(process)
+        sampler.stop()
     said = generators.tail(generators.redacted(_tail(log_path), key))
     if ended:
         problem = "%s %s; its last lines: %s" % (generator.name, ended, said)

@@ -123,6 +123,23 @@ def test_a_load_that_nobody_looks_at_ends(server: Server, home: Path, monkeypatc
     assert not _running(str(home / "run"))
 
 
+def test_a_load_whose_directory_was_removed_ends(server: Server, home: Path) -> None:
+    """As an interrupted playbook leaves it."""
+    (home / "generator-mode").write_text("hang")
+    place, how = home / "run", find(server, home).facts()
+    (place / "alive").touch()
+    thread = threading.Thread(target=generator_run.run, args=(str(place), generator_run.Order(job(server), how, facts(), KEY)))
+    thread.start()
+    until = time.monotonic() + 20
+    while not _running(str(place)) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert _running(str(place))
+    shutil.rmtree(place)
+    thread.join(20)
+    assert not thread.is_alive()
+    assert not _running(str(place))
+
+
 def test_a_look_keeps_it_going(server: Server, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (home / "generator-mode").write_text("hang")
     monkeypatch.setattr(generator_run, "ALONE_SECONDS", 2.0)
