@@ -83,7 +83,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     _fault(
         "dependency_missing",
-        r"Missing dependencies for serving|requires `?[\w-]+`?[^`]*[.:] ?(?:You can install it with)? ?`pip install"
+        r"Missing dependencies for serving|requires `?[\w-]{1,60}`?[^`]{0,60}[.:] ?(?:You can install it with)? ?`pip install"
         r"|: No module named '?(?:sglang|vllm|transformers|torch)\b",
         True,
         "a package that the engine needs is not installed in its environment",
