@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import shutil
 import signal
 import stat
 import subprocess
@@ -50,8 +51,17 @@ def detached(work: Callable[[str], None]) -> str:
             for number in (0, 1, 2):
                 os.dup2(nothing, number)
             work(directory)
+            _tidy(directory)
     finally:
         os._exit(0)
+
+
+def _tidy(directory: str) -> None:
+    """Who fetches a result removes its directory; what nobody fetches is removed here."""
+    watch = _Watch(directory)
+    while watch.wanted():
+        time.sleep(LOOK_SECONDS)
+    shutil.rmtree(directory, ignore_errors=True)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,12 +98,12 @@ def _builtin(directory: str, order: Order, sampler: _Sampler) -> dict[str, Any]:
     def work() -> None:
         cells.append(ours.run(job.concurrency, job.requests, job.prompt_tokens, job.output_tokens, float(job.time_limit)))
 
-    watch = _Watch(directory, job)
+    watch = _Watch(directory)
     thread = threading.Thread(target=work, daemon=True)
     sampler.start()
     thread.start()
     while thread.is_alive() and watch.wanted():
-        watch.show(ours.done, "")
+        watch.show(ours.done, job.requests, "")
         thread.join(LOOK_SECONDS)
     return {"cell": cells[0] if cells else generators.failed_cell(job, "it was ended: nobody looked at it any more"), "command": []}
 
@@ -114,7 +124,7 @@ def _generator(directory: str, order: Order, sampler: _Sampler) -> dict[str, Any
         )  # fmt: skip
     sampler.start()
     try:
-        ended = _follow(process, _Watch(directory, job), sampler, lambda: generators.redacted(_tail(log_path), key))
+        ended = _follow(process, job, _Watch(directory), sampler, lambda: generators.redacted(_tail(log_path), key))
     finally:  # the directory may have gone, with whoever asked
         _end(process)
         sampler.stop()
@@ -132,21 +142,21 @@ def _generator(directory: str, order: Order, sampler: _Sampler) -> dict[str, Any
     return {"cell": generators.failed_cell(job, problem), "command": words}
 
 
-def _follow(process: subprocess.Popen[bytes], watch: _Watch, sampler: _Sampler, log: Callable[[], str]) -> str | None:
+def _follow(process: subprocess.Popen[bytes], job: Job, watch: _Watch, sampler: _Sampler, log: Callable[[], str]) -> str | None:
     """Until the generator ends by itself (None), or must be ended: why."""
     seen: int | None = None
     while process.poll() is None:
         text = log()
-        count = generators.progress(text, watch.job.requests)
+        count = generators.progress(text, job.requests)
         if count is not None and seen is None:
             sampler.start()  # anew: until now the generator imported its libraries and made prompts, and the GPUs rested
-        if count == watch.job.requests:
+        if count == job.requests:
             sampler.stop()
         seen = count if count is not None else seen
-        watch.show(seen, generators.tail(text) if text else "")
-        if watch.seconds > watch.job.time_limit:
-            how_far = " (%d of %d requests)" % (seen, watch.job.requests) if seen is not None else ""
-            return "did not end within %d s%s" % (watch.job.time_limit, how_far)
+        watch.show(seen, job.requests, generators.tail(text) if text else "")
+        if watch.seconds > job.time_limit:
+            how_far = " (%d of %d requests)" % (seen, job.requests) if seen is not None else ""
+            return "did not end within %d s%s" % (job.time_limit, how_far)
         if not watch.wanted():
             return "was ended: nobody looked at it any more"
         time.sleep(LOOK_SECONDS)
@@ -189,8 +199,8 @@ def _write(directory: str, name: str, text: str) -> None:
 class _Watch:
     """How far the load is, and whether anybody still wants to know."""
 
-    def __init__(self, directory: str, job: Job) -> None:
-        self._directory, self.job, self._shown = directory, job, ""
+    def __init__(self, directory: str) -> None:
+        self._directory, self._shown = directory, ""
         self._began = self._looked = time.monotonic()
         self._stamp = 0.0
 
@@ -198,8 +208,8 @@ class _Watch:
     def seconds(self) -> float:
         return time.monotonic() - self._began
 
-    def show(self, done: int | None, line: str) -> None:
-        text = json.dumps({"done": done, "requests": self.job.requests, "line": line.rpartition(" | ")[2]})
+    def show(self, done: int | None, requests: int, line: str) -> None:
+        text = json.dumps({"done": done, "requests": requests, "line": line.rpartition(" | ")[2]})
         if text != self._shown:
             self._shown = text
             _write(self._directory, PROGRESS, text)

@@ -159,6 +159,16 @@ def test_a_look_keeps_it_going(server: Server, home: Path, monkeypatch: pytest.M
     assert "did not end within 5 s" in problem
 
 
+def test_a_result_that_nobody_fetches_is_removed(server: Server, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(home))
+    monkeypatch.setattr(generator_run, "ALONE_SECONDS", 1.0)
+    directory = Path(generator_run.detached(lambda place: (Path(place) / "result.json").touch()))
+    until = time.monotonic() + 20
+    while directory.exists() and time.monotonic() < until:
+        time.sleep(0.1)
+    assert not directory.exists()
+
+
 def test_a_detached_load_writes_its_result(server: Server, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(home))
     order = generator_run.Order(job(server), {"name": "builtin"}, facts())
