@@ -73,6 +73,9 @@ def _usable(generator: Generator, named: str | None, server: Mapping[str, Any], 
     if generator.needs_tokenizer and not job.tokenizer:
         raise NoGeneratorError("it needs the model's tokenizer, and the server's command line does not say where that is")
     starts, version, user = _starts(generator, named, server, directory)
+    lacking = _lacking(job.tokenizer, environment(server, user, directory)) if job.tokenizer else None
+    if lacking:
+        raise NoGeneratorError(lacking)
     problem = "it does not start"
     for start in starts:
         words = [*start, *generator.verb]
@@ -87,6 +90,23 @@ def _usable(generator: Generator, named: str | None, server: Mapping[str, Any], 
                 return Found(generator.name, version, words, generators.known_options(generator, text, job), user)
             problem = "%s does not fit: %s" % (version or "this version", "; ".join(problems))
     raise NoGeneratorError(problem)
+
+
+def _lacking(tokenizer: str, settings: Mapping[str, str]) -> str | None:
+    """Why the tokenizer cannot be loaded without fetching it; None where it seems to be here."""
+    if tokenizer.startswith("/"):
+        return None if os.path.exists(tokenizer) else "the tokenizer %s of the server's command line is not on this host, or not to be seen" % tokenizer
+    caches = [settings[name] for name in _HUB if name in settings]
+    snapshots = [os.path.join(cache, "models--" + tokenizer.replace("/", "--"), "snapshots") for cache in caches]
+    for path in snapshots:
+        try:
+            if os.listdir(path):
+                return None
+        except FileNotFoundError:
+            continue
+        except OSError:
+            return None  # another user's, perhaps of the server that the generator runs as
+    return "the tokenizer %s of the server's command line is not in the hub's cache (%s)" % (tokenizer, ", ".join(caches))
 
 
 def _starts(generator: Generator, named: str | None, server: Mapping[str, Any], directory: str) -> tuple[list[list[str]], str | None, int | None]:

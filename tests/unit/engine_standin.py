@@ -19,6 +19,14 @@ from ansible.module_utils.gpu_server.watching import Verdict, Watch, of_answers
 ENGINE = Path(__file__).resolve().parents[1] / "fixtures" / "engine"
 
 
+def hub(home: Path) -> Path:
+    """A hub's cache in which the stand-in's model lies, for HF_HOME."""
+    snapshot = home / "hub" / "models--lukealonso--GLM-5-NVFP4" / "snapshots" / "0123456"
+    snapshot.mkdir(parents=True)
+    (snapshot / "tokenizer_config.json").write_text("{}")
+    return home
+
+
 def free_port() -> int:
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))

@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import pytest
 from ansible.module_utils.gpu_server import benchmark, load
-from engine_standin import ENGINE, running
+from engine_standin import ENGINE, hub, running
 
 ROOT = Path(__file__).resolve().parents[2]
 DMON = """# gpu    pwr  gtemp  mtemp     sm    mem    enc    dec    jpg    ofa  rxpci  txpci
@@ -154,7 +154,7 @@ def test_fields_that_a_server_refuses_are_left_out() -> None:
 def test_the_playbook_measures_compares_and_keeps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """benchmark.yml on this machine: the first run becomes the baseline, a target that is out of reach fails the second."""
     loads = [{"concurrency": 1, "requests": 2, "prompt_tokens": 16, "output_tokens": 16}]
-    with running(tmp_path, "healthy", speed=60) as server:
+    with running(tmp_path, "healthy", speed=60, HF_HOME=str(hub(tmp_path / "huggingface"))) as server:
         server.listens()
         variables = {
             "ansible_connection": "local", "ansible_python_interpreter": sys.executable, "inference_server_port": server.port,

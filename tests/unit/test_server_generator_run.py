@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import pytest
 from ansible.module_utils.gpu_server import generator_find, generator_run, generators
-from engine_standin import ENGINE, Server, running
+from engine_standin import ENGINE, Server, hub, running
 
 KEY = "the-key-of-the-api"
 
@@ -30,13 +30,13 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 def job(server: Server, **other: Any) -> generators.Job:
-    made = {"concurrency": 2, "requests": 4, "prompt_tokens": 16, "output_tokens": 12, "time_limit": 60, "seed": 7, "tokenizer": "/models/tiny"}
+    made = {"concurrency": 2, "requests": 4, "prompt_tokens": 16, "output_tokens": 12, "time_limit": 60, "seed": 7, "tokenizer": str(ENGINE)}
     return generators.Job("http://127.0.0.1:%d" % server.port, "glm-5", **{**made, **other})
 
 
 def facts(**other: Any) -> dict[str, Any]:
     made = {
-        "engine": "sglang", "python": sys.executable, "user_id": os.geteuid(), "tokenizer": "/models/tiny", "trust_remote_code": False,
+        "engine": "sglang", "python": sys.executable, "user_id": os.geteuid(), "tokenizer": str(ENGINE), "trust_remote_code": False,
         "environment": {"PYTHONPATH": str(ENGINE)},
     }  # fmt: skip
     return {**made, **other}
@@ -197,7 +197,9 @@ def test_an_option_with_another_name_is_said_before_anything_runs(server: Server
         ({"environment": {}}, "sglang", "has no sglang"),
         ({"python": "/nowhere/bin/python"}, "sglang", "there is no /nowhere/bin/python on this host"),
         ({"python": None}, "sglang", "does not say which Python"),
-        ({"tokenizer": None}, "vllm", "tokenizer"),
+        ({"tokenizer": None}, "vllm", "does not say where that is"),
+        ({"tokenizer": "/models/gone"}, "sglang", "the tokenizer /models/gone of the server's command line is not on this host, or not to be seen"),
+        ({"tokenizer": "org/not-here"}, "sglang", "the tokenizer org/not-here of the server's command line is not in the hub's cache"),
         ({"engine": "transformers"}, "guidellm", "refuses its requests"),
     ],
 )
@@ -206,6 +208,11 @@ def test_why_a_generator_cannot_be_used(server: Server, home: Path, server_facts
         find(server, home, wanted, **server_facts)
     found = find(server, home, **{"engine": wanted, **server_facts})
     assert found.name == "builtin" and found.why
+
+
+def test_a_tokenizer_in_the_cache_of_the_server_is_enough(server: Server, home: Path) -> None:
+    settings = {"PYTHONPATH": str(ENGINE), "HF_HOME": str(hub(home / "theirs"))}
+    assert find(server, home, tokenizer="lukealonso/GLM-5-NVFP4", environment=settings).name == "sglang"
 
 
 def test_guidellm_is_taken_where_the_engine_has_none(server: Server, home: Path) -> None:
