@@ -95,7 +95,8 @@ def _usable(generator: Generator, named: str | None, server: Mapping[str, Any], 
 def _lacking(tokenizer: str, settings: Mapping[str, str]) -> str | None:
     """Why the tokenizer cannot be loaded without fetching it; None where it seems to be here."""
     if tokenizer.startswith("/"):
-        return None if os.path.exists(tokenizer) else "the tokenizer %s of the server's command line is not on this host, or not to be seen" % tokenizer
+        missing = "the tokenizer %s of the server's command line is not on this host, or not to be seen" % tokenizer
+        return None if os.path.exists(tokenizer) else missing
     caches = [settings[name] for name in _HUB if name in settings]
     snapshots = [os.path.join(cache, "models--" + tokenizer.replace("/", "--"), "snapshots") for cache in caches]
     for path in snapshots:
