@@ -233,6 +233,8 @@ def _judge_busy(facts: dict[str, Any]) -> None:
     elif facts["gpu"]["busy"] is not None:
         facts["busy"] = facts["gpu"]["busy"]
         facts["busy_because"] = "GPU utilisation is %s %%" % ", ".join("%d" % value for value in facts["gpu"]["utilization"])
+    elif facts["port"]["connections"] == 0:  # an open one may be kept alive for later, and says nothing
+        facts["busy"], facts["busy_because"] = False, "no client is connected to port %s" % facts["port"]["port"]
 
 
 def _state(facts: dict[str, Any], scale: float) -> None:

@@ -1,4 +1,4 @@
-"""Listening TCP sockets of a host, from /proc/net/tcp and tcp6."""
+"""TCP sockets of a port, from /proc/net/tcp and tcp6: who may reach it, and whether anybody is connected."""
 
 from __future__ import annotations
 
@@ -7,28 +7,35 @@ from typing import Any
 
 from ..gpu_host.evidence import Evidence
 
-_LISTEN = "0A"
+_LISTEN, _TIME_WAIT = "0A", "06"
 _LOOPBACK = ("0100007F", "00000000000000000000000001000000", "0000000000000000FFFF00000100007F")
 
 
 def read(evidence: Evidence, port: int | None) -> dict[str, Any]:
-    """``{port, listening, beyond_this_host}`` of a port; None where it cannot be read."""
-    result: dict[str, Any] = {"port": port, "listening": None, "beyond_this_host": None}
+    """``{port, listening, beyond_this_host, connections}`` of a port; None where it cannot be read.
+
+    `connections`: how many clients have one open; None where nothing listens here, since it may do so in a network namespace of its own.
+    """
+    result: dict[str, Any] = {"port": port, "listening": None, "beyond_this_host": None, "connections": None}
     tables = [evidence.read("/proc/net/" + name) for name in ("tcp", "tcp6")]
     if port is None or not tables[0].ok:
         return result
-    addresses = [address for table in tables for address, number in _sockets(table.text) if number == port]
+    sockets = [(address, state) for table in tables for address, number, state in _sockets(table.text) if number == port]
+    addresses = [address for address, state in sockets if state == _LISTEN]
     result["listening"] = bool(addresses)
     result["beyond_this_host"] = any(address not in _LOOPBACK for address in addresses) if addresses else None
+    if addresses:
+        result["connections"] = sum(state not in (_LISTEN, _TIME_WAIT) for _address, state in sockets)
     return result
 
 
-def _sockets(text: str) -> list[tuple[str, int]]:
+def _sockets(text: str) -> list[tuple[str, int, str]]:
+    """``[(local address, local port, state)]``."""
     found = []
     for line in text.splitlines()[1:]:
         fields = line.split()
-        if len(fields) > 3 and fields[3] == _LISTEN:
+        if len(fields) > 3:
             address, _colon, number = fields[1].partition(":")
             if re.fullmatch(r"[0-9A-F]{4}", number):
-                found.append((address, int(number, 16)))
+                found.append((address, int(number, 16), fields[3]))
     return found

@@ -69,6 +69,30 @@ def test_what_is_no_list_of_models_is_unknown_or_empty(text: str) -> None:
     found = answering(text)
     assert found["models"] in (None, [])
     assert found["model"] is None
+    assert found["models_problem"].startswith("GET http://127.0.0.1:8000/v1/models ")
+
+
+def test_a_list_that_was_not_captured_or_wants_a_key_is_no_fault_of_it() -> None:
+    errors = Errors("server")
+    health = {"fetch": BASE + "/health", "method": "GET", "status": "ok", "code": 200, "text": ""}
+    found = api.read(BundleEvidence({}, [health]), BASE, engines.SGLANG, errors)
+    assert (found["models"], found["models_problem"], errors.entries) == (None, None, [])
+    assert (answering("{}", 401)["models_problem"], answering("{}", 403)["needs_key"]) == (None, True)
+
+
+@pytest.mark.parametrize(
+    ("engine", "words", "path", "served"),
+    [
+        ("sglang", "python -m sglang.launch_server --model-path /m/glm --served-model-name glm-5 --port 8000", "/m/glm", "glm-5"),
+        ("sglang", "python -m sglang.launch_server --model org/glm", "org/glm", "org/glm"),
+        ("vllm", "vllm serve org/glm --served-model-name glm glm-5", "org/glm", "glm"),
+        ("transformers", "python /opt/bin/transformers serve /m/tiny --port 9", "/m/tiny", "/m/tiny"),
+        ("transformers", "python /opt/bin/transformers serve --port 9", None, None),
+        (None, "sleep 5", None, None),
+    ],
+)
+def test_the_model_of_a_command_line(engine: str | None, words: str, path: str | None, served: str | None) -> None:
+    assert (engines.model_path(engine, words.split()), engines.served_name(engine, words.split())) == (path, served)
 
 
 def test_a_key_that_is_wanted_is_said() -> None:
@@ -185,6 +209,21 @@ def test_underscores_are_dashes_to_vllm_only() -> None:
     assert arguments.problems(given, arguments.options_of(HELP), engines.VLLM) == []
     [fault] = arguments.problems(given, arguments.options_of(HELP), engines.SGLANG)
     assert fault["successor"] == "--mem-fraction-static"
+
+
+def test_a_server_without_metrics_and_gpus_is_idle_where_no_client_is_connected() -> None:
+    def seen(*states: str) -> tuple[Any, Any, Any]:
+        rows = "".join("   0: 0100007F:1F40 0100007F:%s %s 00000000:00000000\n" % ("0000" if state == "0A" else "D431", state) for state in states)
+        host = Host().directory("/proc", {}).file("/proc/net/tcp", "  sl  local_address rem_address   st\n" + rows).file("/proc/net/tcp6", "")
+        facts = gather.gather(host, {"port": 8000}, Errors("server"))
+        assert facts is not None
+        return facts["port"]["connections"], facts["busy"], facts["busy_because"]
+
+    assert seen("0A") == (0, False, "no client is connected to port 8000")
+    assert seen("0A", "06") == (0, False, "no client is connected to port 8000")  # one that has ended
+    assert seen("0A", "01") == (1, None, None)
+    assert seen("0A", "08") == (1, None, None)  # the client has gone, its request may go on
+    assert seen() == (None, None, None)
 
 
 def test_options_as_click_shows_them() -> None:
