@@ -27,7 +27,7 @@ def reason(host: dict[str, Any], path: tuple[str, ...]) -> tuple[str, bool]:
     if host.get(subject) is None and gathered is not None and subject not in gathered and subject != "joined":
         return "%s was not gathered (gather_subset)" % subject, False
     # The facts of other modules bring their own errors; Proxmox's stand under `host.proxmox` and `host.hypervisor` alike.
-    errors = host[subject].get("errors") if subject in ("proxmox", "hypervisor", "probe") else host.get("errors")
+    errors = host[subject].get("errors") if subject in _OTHER_MODULES else host.get("errors")
     subjects = (subject, *(SOURCES.get(path[2], ()) if subject == "joined" and len(path) > 2 else ()))
     entries = [entry for entry in errors or () if subject == "hypervisor" or entry.get("subject") in subjects]
     if not entries:

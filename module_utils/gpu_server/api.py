@@ -17,21 +17,23 @@ SECONDS = 8.0
 GENERATION_SECONDS = 90.0
 PROMPT = "The capital of France is"
 TOKENS = 24
+FACTS = (
+    "base", "reachable", "needs_key", "health", "models", "models_problem", "model", "context_length", "owned_by", "created", "info", "metrics",
+    "version",
+)  # fmt: skip
 _METRIC = re.compile(r"^([A-Za-z_:][\w:]*)(?:\{[^}]*\})? ([0-9.eE+-]+|NaN|[+-]Inf)(?: \d+)?$", re.MULTILINE)
 # What a broken model or transfer gives: one character over and over ("!!!!!!"), or bytes that are no text.
 _RUN = re.compile(r"(\S)\1{9,}|(\b\w{1,12}\b)(?:\W+\2\b){9,}")
 
 
 def read(evidence: Evidence, base: str, engine: Engine | None, errors: Errors, *, key: str | None = None, light: bool = False) -> dict[str, Any]:
-    """``{base, reachable, needs_key, health, models, model, context_length, owned_by, created, info, metrics, version}``.
+    """FACTS. `reachable`: whether anything listens; None where it was not asked. `health`: ``{code, answered, seconds, problem}``.
 
-    `reachable`: whether anything listens; None where it was not asked. `health`: ``{code, answered, seconds, problem}``.
+    `models_problem`: what is wrong with the list of models; None where it is right, and where it is unknown.
     `light` asks for health and models only.
     """
     headers = {"Authorization": "Bearer " + key} if key else {}
-    found: dict[str, Any] = dict.fromkeys(
-        ("base", "reachable", "needs_key", "health", "models", "model", "context_length", "owned_by", "created", "info", "metrics", "version")
-    )
+    found: dict[str, Any] = dict.fromkeys(FACTS)
     found["base"] = base
     health = evidence.fetch("GET", base + "/health", headers=headers, timeout=HEALTH_SECONDS)
     if health.status == NOT_CAPTURED:
@@ -54,15 +56,20 @@ def _models(answer: Fetched, found: dict[str, Any], errors: Errors) -> None:
         return
     if answer.ok:
         found["needs_key"] = False
-    content = decoded(answer, errors)
+    told = Errors("server")
+    content = decoded(answer, told)
     entries = content.get("data") if isinstance(content, dict) else None
+    if not isinstance(entries, list) and not told.entries and answer.status != NOT_CAPTURED:
+        told.add(answer.name, "holds no list of models")
+    errors.entries.extend(told.entries)
     if not isinstance(entries, list):
-        if content is not None:
-            errors.add(answer.name, "holds no list of models")
+        found["models_problem"] = "; ".join("%s %s" % (entry["source"], entry["problem"]) for entry in told.entries) or None
         return
     models = [entry for entry in entries if isinstance(entry, dict) and isinstance(entry.get("id"), str)]
     found["models"] = [entry["id"] for entry in models]
-    if models:
+    if not models:
+        found["models_problem"] = "%s lists no model" % answer.name
+    else:
         first = models[0]
         found.update(model=first["id"], owned_by=first.get("owned_by"))
         found.update(context_length=_integer(first.get("max_model_len")), created=_integer(first.get("created")))

@@ -206,3 +206,23 @@ def tensor_parallel(engine: Engine, settings: dict[str, str | bool | list[str]])
         if isinstance(value, str):
             return int(value) if value.isdigit() else None
     return 1
+
+
+def model_path(engine: str | None, words: Sequence[str]) -> str | None:
+    """The model of a command line: a path or a name on a hub; None where it does not say."""
+    settings = flags(words)
+    for name in ("model-path", "model"):
+        value = settings.get(name)
+        if isinstance(value, str):
+            return value
+    if engine in ("vllm", "transformers") and "serve" in words:
+        following = words[list(words).index("serve") + 1 :]
+        return following[0] if following and not following[0].startswith("-") else None
+    return None
+
+
+def served_name(engine: str | None, words: Sequence[str]) -> str | None:
+    """The name by which requests ask for the model: the one that is given (the first of several), else the model's own."""
+    given = flags(words).get("served-model-name")
+    given = given[0] if isinstance(given, list) and given else given
+    return given if isinstance(given, str) else model_path(engine, words)

@@ -23,7 +23,8 @@ def gather(evidence: Evidence, params: dict[str, Any], errors: Errors) -> dict[s
     `state`: absent, stopped, failed, starting, stalled, ready, unhealthy; `why`: the sentence for it. `engine`, `engines_found`. `unit`
     (units.py). `process`: `{pid, command, arguments, settings, started_at, age_s, user_id, rss_mib, unit, memlock_kib, open_files, python}`.
     `environment`: allowed names of the live process. `ranks`: `[{rank, pid, name, state, cpu_s, threads, wait_channel, read_bytes, gpu}]`,
-    `ranks_expected`, `compilers`, `locks`, `p2p_caches`. `gpu` (gpu_load.py), `port` (ports.py), `api` and `generation` (api.py), `log`
+    `ranks_expected`, `compilers`, `locks`, `p2p_caches`. `gpu` (gpu_load.py), `port` (ports.py), `api` and `generation` (api.py; `ran` is
+    None where the server could not be asked). `model`: the name by which requests ask for it, listed or else of the command line. `log`
     (log_reader.py, with `kind`, `path`, `age_s`), `nccl` (nccl.py), `packages`, `differences` (settings.py), `stall` (stall.py, only
     in the state stalled), `busy` (whether requests run) and `busy_because`, `moving`. What the checks ask beyond that: `exposed`,
     `key_set`, `p2p_cache_denies`, `rank_outliers`, `fault`.
@@ -190,26 +191,12 @@ def _read_api(evidence: Evidence, params: dict[str, Any], facts: dict[str, Any],
     host = live.get("host") if isinstance(live.get("host"), str) else None
     address = "127.0.0.1" if host in (None, "0.0.0.0", "::", "*", "localhost") else "[%s]" % host if ":" in str(host) else host  # noqa: S104
     if port is None:
-        facts["api"] = dict.fromkeys(
-            (
-                "base",
-                "reachable",
-                "needs_key",
-                "health",
-                "models",
-                "model",
-                "context_length",
-                "owned_by",
-                "created",
-                "info",
-                "metrics",
-                "version",
-            )
-        )
+        facts["api"] = dict.fromkeys(api.FACTS)
     else:
         scheme = "https" if "ssl-certfile" in live else "http"
         base = "%s://%s:%d" % (scheme, address, port)
         facts["api"] = api.read(evidence, base, engine, errors, key=params.get("api_key"), light=bool(params.get("light")))
+    facts["model"] = facts["api"]["model"] or engines.served_name(facts["engine"], (facts["process"] or {}).get("arguments") or ())
     environment = facts["environment"]
     facts["key_set"] = None if facts["process"] is None else bool("api-key" in live or facts["api"]["needs_key"])
     facts["exposed"] = None
@@ -278,20 +265,37 @@ def _not_served_since(log: dict[str, Any]) -> bool:
 
 
 def _generate(evidence: Evidence, params: dict[str, Any], facts: dict[str, Any], errors: Errors) -> None:
-    wanted = params.get("generate") or "idle"
-    reason = None
-    if wanted == "never":
-        reason = "not asked for"
-    elif facts["state"] not in ("ready", "unhealthy") or not facts["api"]["model"]:
-        reason = "the server is not ready" if facts["state"] not in ("ready", "unhealthy") else "no model is listed"
-    elif wanted == "idle" and facts["busy"] is not False:
-        reason = "the server works on requests: %s" % facts["busy_because"] if facts["busy"] else "whether the server is idle is not known"
+    ran, reason = _whether_to_ask(params, facts)
     names = ("answered", "text", "sane", "finite", "repeatable", "expected", "first_token_s", "tokens_per_s", "tokens", "problem", "insane_because")
-    facts["generation"] = {"ran": False, "skipped_reason": reason, **dict.fromkeys(names)}
+    facts["generation"] = {"ran": ran, "skipped_reason": reason, **dict.fromkeys(names)}
+    if ran is None:
+        told = Errors("server")
+        told.add("the server", "could not be asked for an answer: %s" % reason)
+        errors.entries[:0] = told.entries  # first: a check shows a few, and this one says what to do
     if reason is None:
         pattern = params.get("expected_text") or (params.get("expected") or {}).get("text")
-        asked = api.generate(evidence, facts["api"]["base"], facts["api"]["model"], errors, key=params.get("api_key"), pattern=pattern)
+        asked = api.generate(evidence, facts["api"]["base"], facts["model"], errors, key=params.get("api_key"), pattern=pattern)
         facts["generation"] = {"skipped_reason": None, **asked}
+
+
+def _whether_to_ask(params: dict[str, Any], facts: dict[str, Any]) -> tuple[bool | None, str | None]:
+    """(False with the reason where there is nothing to ask, or it is not wanted; None with the reason where it cannot be; True, None)."""
+    wanted = params.get("generate") or "idle"
+    if wanted == "never":
+        return False, "not asked for"
+    if facts["state"] not in ("ready", "unhealthy"):
+        return False, "the server is not ready"
+    if (facts["api"]["health"] or {}).get("answered") is False:
+        return False, "/health does not answer"
+    if wanted == "idle" and facts["busy"]:
+        return False, "the server works on requests: %s" % facts["busy_because"]
+    if facts["api"]["needs_key"]:
+        return None, "it wants an API key, give it as api_key (host_validation_server_api_key)"
+    if wanted == "idle" and facts["busy"] is None:
+        return None, "whether it is idle is not known; generate=always (host_validation_server_generate) asks all the same"
+    if not facts["model"]:
+        return None, facts["api"]["models_problem"] or "neither the API nor the command line names a model"
+    return True, None
 
 
 def _host_side(evidence: Evidence, params: dict[str, Any], facts: dict[str, Any], errors: Errors) -> None:

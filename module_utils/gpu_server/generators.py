@@ -301,15 +301,9 @@ def tail(text: str) -> str:
 
 def tokenizer_of(engine: str | None, words: Sequence[str]) -> str | None:
     """The tokenizer, or else the model, of a server's command line: a path or a name on the hub; None where the command does not say."""
-    flags = engines.flags(words)
-    for name in ("tokenizer-path", "tokenizer", "model-path", "model"):
-        value = flags.get(name)
-        if isinstance(value, str):
-            return value
-    if engine in ("vllm", "transformers") and "serve" in words:
-        following = words[list(words).index("serve") + 1 :]
-        return following[0] if following and not following[0].startswith("-") else None
-    return None
+    settings = engines.flags(words)
+    given = (settings.get(name) for name in ("tokenizer-path", "tokenizer"))
+    return next((value for value in given if isinstance(value, str)), None) or engines.model_path(engine, words)
 
 
 def server_of(facts: Mapping[str, Any]) -> dict[str, Any]:

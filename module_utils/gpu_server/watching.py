@@ -148,6 +148,8 @@ def of_answers(facts: dict[str, Any], model: str | None, context: int | None) ->
         return Verdict(
             "failed", "its context length is %d, not %d" % (api["context_length"], context), "Set --context-length.", cause="wrong_context"
         )
+    if asked["ran"] is None:
+        return Verdict("failed", "it says that it is ready, and cannot be asked for an answer: %s" % asked["skipped_reason"], cause="not_asked")
     if not asked["ran"]:
         return Verdict("ready", "/health answers; no generation was tried: %s" % asked["skipped_reason"])
     if not asked["answered"]:

@@ -11,7 +11,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import pytest
-from ansible.module_utils.gpu_server import api
+from ansible.module_utils.gpu_server import api, watching
 from engine_standin import running
 
 
@@ -176,3 +176,19 @@ def test_what_an_earlier_process_wrote_into_the_same_file_does_not_count(tmp_pat
     assert facts["log"]["ready"] is False
     assert facts["log"]["fatal"] is None
     assert facts["log"]["phase"] == "autotune"
+
+
+def test_a_server_that_lists_nothing_is_asked_by_the_name_of_its_command_line(tmp_path: Path) -> None:
+    with running(tmp_path, "no_list") as server:
+        verdict, _watch = server.wait(scale=0.02)
+        facts = server.facts()
+    assert verdict.state == "ready", verdict
+    assert (facts["api"]["models"], facts["model"], facts["generation"]["answered"]) == (None, "glm-5", True)
+    assert "answers 500" in facts["api"]["models_problem"]
+
+
+def test_a_server_that_cannot_be_asked_is_not_taken_for_ready() -> None:
+    asked = {"ran": None, "skipped_reason": "it wants an API key"}
+    verdict = watching.of_answers({"api": {"model": None, "context_length": None}, "generation": asked, "fault": None}, None, None)
+    assert (verdict.state, verdict.cause) == ("failed", "not_asked")
+    assert "API key" in verdict.message
