@@ -75,7 +75,7 @@ def findings(cells: list[dict[str, Any]], targets: dict[str, Any], before: dict[
         if cell["seconds"] is None:
             found.append({"severity": "error", "text": "%s: no figures: %s" % (cell_name(cell), "; ".join(cell["problems"]))})
         elif cell["failed"]:
-            why = "; ".join(cell["problems"]) or "they did not end in time"
+            why = "; ".join(cell["problems"]) or "they did not end in time, or no reason is given"
             found.append({"severity": "error", "text": "%s: %d of %d requests failed: %s" % (cell_name(cell), cell["failed"], cell["requests"], why)})
     single = [cell["per_stream_tokens_per_s"] for cell in cells if cell["concurrency"] == 1 and cell["per_stream_tokens_per_s"]]
     wanted = (
