@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Sets up what a clone needs and runs it: `python3 scripts/dev.py validate | test | lint | bench | docs | setup`.
+"""Sets up what a clone needs and runs it: `python3 scripts/dev.py validate | test | lint | bench | docs | setup | packages`.
 
 Everything lands in .venv/ inside the clone. `test` also installs the Debian packages of tests/packages.txt where it runs as
-root on Debian or Ubuntu; elsewhere the tests that need them are skipped by name.
+root on Debian or Ubuntu (`packages` does only that); elsewhere the tests that need them are skipped by name.
 """
 from __future__ import annotations
 
@@ -21,14 +21,16 @@ MINIMUM = (3, 11)
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("command", choices=["setup", "validate", "test", "lint", "bench", "docs"])
+    parser.add_argument("command", choices=["setup", "validate", "test", "lint", "bench", "docs", "packages"])
     parser.add_argument("--python", default=sys.executable, help="the interpreter to make the environment with")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="handed on to ansible-playbook, pytest or the benchmark")
     options = parser.parse_args()
     arguments = [word for word in options.arguments if word != "--"]
     testing = options.command in ("test", "lint", "docs", "bench")
-    if options.command == "test":
+    if options.command in ("test", "packages"):
         install_system_packages()
+    if options.command == "packages":
+        return 0
     environment = set_up(options.python, testing)
     if options.command == "setup":
         print("Ready: %s" % environment)

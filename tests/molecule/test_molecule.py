@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,9 +22,14 @@ def _why_not(scenario: str) -> str:
     return next((answer for answer in answers if answer), "")
 
 
+def _in_its_group(scenario: str) -> Any:
+    """Two scenarios at a time beside the other tests: those of servers wait for their servers most of the time."""
+    group = "servers" if scenario.startswith("inference_server") else "hosts"
+    return pytest.param(scenario, marks=pytest.mark.xdist_group(group), id=scenario)
+
+
 @pytest.mark.hosts
-@pytest.mark.xdist_group("hosts")  # one scenario at a time beside the other tests: each boots hosts of its own
-@pytest.mark.parametrize("scenario", SCENARIOS)
+@pytest.mark.parametrize("scenario", [_in_its_group(scenario) for scenario in SCENARIOS])
 def test_scenario(scenario: str, tmp_path: Path) -> None:
     reason = _why_not(scenario)
     if reason:
