@@ -79,7 +79,6 @@ def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixtur
             "ANSIBLE_NOCOLOR": "1",
             "LC_ALL": "C.UTF-8",
             "ANSIBLE_HOME": str(tmp_path / "home"),
-            "PYTHONDONTWRITEBYTECODE": "1",
         }
         ran = ansible_runner.run(
             private_data_dir=str(private),
