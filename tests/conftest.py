@@ -1,4 +1,4 @@
-"""Makes module_utils importable under the name that Ansible gives it."""
+"""What holds for all tests: module_utils under the name that Ansible gives it, names of cases, no skips where none may be."""
 from __future__ import annotations
 
 import os
@@ -13,6 +13,17 @@ ROOT = Path(__file__).resolve().parent.parent
 ansible.module_utils.__path__.append(str(ROOT / "module_utils"))
 # The modules of library/, imported by name: `import gpu_facts`.
 sys.path.insert(0, str(ROOT / "library"))
+
+
+LONGEST_ID = 100
+
+
+def pytest_make_parametrize_id(config: pytest.Config, val: object, argname: str) -> str | None:
+    """The name of a case that is a megabyte of hostile text is its beginning: every worker sends the names of all tests to the others."""
+    if not isinstance(val, (str, bytes)) or len(val) <= LONGEST_ID:
+        return None
+    shown = val.decode("latin-1") if isinstance(val, bytes) else val
+    return "%s...%d" % (shown[:LONGEST_ID], len(val))
 
 
 @pytest.hookimpl(wrapper=True)
