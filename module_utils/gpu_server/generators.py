@@ -120,9 +120,9 @@ def _of_serving(found: dict[str, Any], job: Job) -> dict[str, Any]:
     went_well = [length > 0 for length in lengths]
     # A request that failed stands in the lists too, as a nought.
     firsts = [value for value, good in zip(_numbers(found.get("ttfts")), went_well) if good and value > 0]
-    gaps = [gap for one in found.get("itls") or () if isinstance(one, list) for gap in _numbers(one)]
+    gaps = [gap for one in _list(found.get("itls")) for gap in _numbers(one)]
     per_token = _positive(found.get("median_tpot_ms"))
-    errors = [text for text in found.get("errors") or () if isinstance(text, str) and text.strip()]
+    errors = [text for text in _list(found.get("errors")) if isinstance(text, str) and text.strip()]
     return _cell(
         job,
         completed=completed,
@@ -165,7 +165,7 @@ def _of_guidellm(found: dict[str, Any], job: Job) -> dict[str, Any]:
         return {"median": round(median * factor, 4), "p95": round(high * factor, 4)} if median and high else None
 
     gap = middle("inter_token_latency_ms", 1.0)
-    failures = [entry for kind in ("errored", "incomplete") for entry in (requests.get(kind) if isinstance(requests, dict) else None) or ()]
+    failures = [entry for kind in ("errored", "incomplete") for entry in (_list(requests.get(kind)) if isinstance(requests, dict) else ())]
     infos = [entry["info"] for entry in failures if isinstance(entry, dict) and isinstance(entry.get("info"), dict)]
     errors = [str(info.get("error") or info.get("status") or "") for info in infos]
     return _cell(
@@ -310,7 +310,7 @@ def server_of(facts: Mapping[str, Any]) -> dict[str, Any]:
     """What a generator must know, from the facts of the server: ``{engine, python, environment, user_id, tokenizer, trust_remote_code}``."""
     process = facts.get("process")
     process = process if isinstance(process, dict) else {}
-    words = [str(word) for word in process.get("arguments") or ()]
+    words = [str(word) for word in _list(process.get("arguments"))]
     named = facts.get("environment")
     return {
         "engine": facts.get("engine"),
@@ -379,5 +379,10 @@ def _count(value: Any) -> int | None:
     return int(number) if number is not None else None
 
 
+def _list(value: Any) -> list[Any]:
+    """`value` where it is a list: a file that another program wrote may hold anything anywhere."""
+    return value if isinstance(value, list) else []
+
+
 def _numbers(values: Any) -> list[float]:
-    return [_number(value) or 0.0 for value in values] if isinstance(values, list) else []
+    return [_number(value) or 0.0 for value in _list(values)]

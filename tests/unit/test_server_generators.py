@@ -211,6 +211,18 @@ def test_a_result_with_anything_in_it_is_read_or_refused(version: str, data: st.
     _read(version, json.dumps(content))
 
 
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("value", [True, 7, 0.5, "x", {"a": 1}, [True], [[True]], [{"a": [1]}]])
+def test_every_part_of_a_result_may_be_of_another_kind(version: str, value: Any) -> None:
+    content = json.loads((FIXTURES / version / "result.json").read_text())
+    inner = content["benchmarks"][0] if "benchmarks" in content else content
+    for part in (inner, *(inner[name] for name in ("metrics", "requests") if isinstance(inner.get(name), dict))):
+        for name in list(part):
+            kept, part[name] = part[name], value
+            _read(version, json.dumps(content))
+            part[name] = kept
+
+
 @given(st.sampled_from(VERSIONS), st.integers(0, 10_000))
 def test_a_result_that_is_cut_is_refused(version: str, at: int) -> None:
     text = (FIXTURES / version / "result.json").read_text()
