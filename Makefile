@@ -17,7 +17,7 @@ molecule:  ## the roles on real systemd hosts
 	@$(PYTHON) scripts/dev.py test tests/molecule
 
 real-engine:  ## the role inference_server with a real engine on the CPU (PyTorch and transformers, 1 GB, into .cache/engine)
-	@$(PYTHON) scripts/dev.py test "tests/molecule/test_molecule.py::test_scenario[inference_server_real]" tests/molecule/made_environment.py
+	@$(PYTHON) scripts/dev.py test tests/molecule/real_engine.py tests/molecule/made_environment.py
 
 lint:
 	@$(PYTHON) scripts/dev.py lint

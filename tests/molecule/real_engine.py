@@ -1,0 +1,16 @@
+"""The role with a real engine on the CPU, under its own unit. `make real-engine` runs this, and made_environment.py.
+
+Not collected by name: with PyTorch's installation it takes three to four minutes of both processors, and the whole suite has fifteen.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from test_molecule import run_scenario  # type: ignore[import-not-found]
+
+
+@pytest.mark.hosts
+def test_a_real_engine(tmp_path: Path) -> None:
+    run_scenario("inference_server_real", tmp_path)
