@@ -5,9 +5,13 @@ Not collected by name: with PyTorch's installation it takes three to four minute
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
 from test_molecule import run_scenario  # type: ignore[import-not-found]
 
 
