@@ -39,12 +39,8 @@ options:
     description: Seconds that C(--help) may take; engines import PyTorch for it.
     type: int
     default: 180
-author:
-  - The gpu-host-validation authors
-attributes:
-  check_mode:
-    support: full
-    description: Changes nothing, ever.
+extends_documentation_fragment:
+  - gpu_host
 """
 
 EXAMPLES = r"""

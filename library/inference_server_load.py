@@ -72,12 +72,12 @@ options:
     description: Of the module itself, RV(generator) of the first call. Not for playbooks.
     type: dict
     default: {}
-author:
-  - The gpu-host-validation authors
 attributes:
   check_mode:
     support: none
     description: A load is a load. In check mode nothing is sent.
+extends_documentation_fragment:
+  - gpu_host.authors
 """
 
 EXAMPLES = r"""
@@ -116,19 +116,7 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.gpu_server import generator_find, generator_run, generators
 
 ARGUMENT_SPEC = {
-    "base": {"type": "str", "required": True},
-    "model": {"type": "str", "required": True},
-    "api_key": {"type": "str", "no_log": True},
-    "generator": {"type": "str", "choices": list(generators.NAMES), "default": "auto"},
-    "generator_python": {"type": "path"},
-    "server": {"type": "dict", "default": {}},
-    "cells": {
-        "type": "list",
-        "elements": "dict",
-        "required": True,
-        "options": {name: {"type": "int", "default": value} for name, value in generators.USUAL.items()},
-    },
-    "time_limit": {"type": "int", "default": 600},
+    **generators.ARGUMENTS,
     "step": {"type": "str", "choices": ["find", "run"], "default": "find"},
     "how": {"type": "dict", "default": {}},
 }

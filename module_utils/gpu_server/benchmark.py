@@ -4,8 +4,9 @@ from __future__ import annotations
 import statistics
 from typing import Any
 
+from .generators import BUILTIN
+
 DMON_COMMAND = ("nvidia-smi", "dmon", "-s", "put", "-d", "1")
-BUILTIN = "builtin"
 SLOWER_SHARE = 0.10  # slower than the run before by more than this is a finding
 _COLUMNS = {"pwr": "power_w", "sm": "utilization_percent", "rxpci": "pcie_rx_mb_s", "txpci": "pcie_tx_mb_s"}
 

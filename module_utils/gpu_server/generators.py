@@ -227,6 +227,22 @@ GENERATORS = {generator.name: generator for generator in (SGLANG, VLLM, GUIDELLM
 BUILTIN = "builtin"
 NAMES = ("auto", *GENERATORS, BUILTIN)
 USUAL = {"concurrency": 1, "requests": 8, "prompt_tokens": 512, "output_tokens": 256}  # of a load that does not say
+# Of the module inference_server_load and of its action alike.
+ARGUMENTS: dict[str, dict[str, Any]] = {
+    "base": {"type": "str", "required": True},
+    "model": {"type": "str", "required": True},
+    "api_key": {"type": "str", "no_log": True},
+    "generator": {"type": "str", "choices": list(NAMES), "default": "auto"},
+    "generator_python": {"type": "path"},
+    "server": {"type": "dict", "default": {}},
+    "cells": {
+        "type": "list",
+        "elements": "dict",
+        "required": True,
+        "options": {name: {"type": "int", "default": value} for name, value in USUAL.items()},
+    },
+    "time_limit": {"type": "int", "default": 600},
+}
 
 
 # What every generator asks of a server, and this one refuses: `transformers serve` answers 422 to a request with ignore_eos, of any value.

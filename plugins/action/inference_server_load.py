@@ -20,6 +20,7 @@ if _OURS not in ansible.module_utils.__path__:
 
 benchmark = importlib.import_module("ansible.module_utils.gpu_server.benchmark")
 generators = importlib.import_module("ansible.module_utils.gpu_server.generators")
+files = importlib.import_module("ansible.module_utils.gpu_report.files")
 display = Display()
 FIRST_LOOK_SECONDS, LAST_LOOK_SECONDS = 0.3, 3.0
 SHOW_SECONDS, REPEAT_SECONDS = 10.0, 30.0  # what changed is shown after the first, what did not after the second
@@ -37,22 +38,10 @@ class ActionModule(ActionBase):
         result: dict[str, Any] = super().run(tmp, task_vars)
         _spec, args = self.validate_argument_spec(
             argument_spec={
-                "base": {"type": "str", "required": True},
-                "model": {"type": "str", "required": True},
-                "api_key": {"type": "str", "no_log": True},
-                "generator": {"type": "str", "choices": list(generators.NAMES), "default": "auto"},
-                "generator_python": {"type": "path"},
-                "server": {"type": "dict", "default": {}},
-                "cells": {
-                    "type": "list",
-                    "elements": "dict",
-                    "required": True,
-                    "options": {name: {"type": "int", "default": value} for name, value in generators.USUAL.items()},
-                },
+                **generators.ARGUMENTS,
                 "targets": {"type": "dict", "default": {}},
                 "baseline": {"type": "path"},
                 "report": {"type": "path"},
-                "time_limit": {"type": "int", "default": 600},
             }
         )
         if self._task.check_mode:
@@ -181,11 +170,7 @@ class ActionModule(ActionBase):
 
     @staticmethod
     def _write(path: str, report: dict[str, Any]) -> None:
-        target = Path(path)
         try:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            temporary = target.with_suffix(".tmp")
-            temporary.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-            os.replace(temporary, target)
+            files.write(path, (json.dumps(report, indent=1) + "\n").encode())
         except OSError as error:
             raise AnsibleActionFail("The report %s cannot be written: %s" % (path, error.strerror)) from error
