@@ -76,7 +76,7 @@ def plain_loop() -> dict[str, float]:
 
 def probe() -> dict[str, Any]:
     importable()
-    from ansible.module_utils.gpu_host.probe_run import Probe  # noqa: PLC0415
+    from ansible.module_utils.gpu_host.probe.worker_run import Probe  # noqa: PLC0415
 
     return Probe({"buffer_mib": SIZE >> 20}, 180).run()
 

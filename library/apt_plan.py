@@ -149,7 +149,7 @@ in_use:
 import ssl
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.gpu_host.live import LiveEvidence
+from ansible.module_utils.gpu_host.evidence.live import LiveEvidence
 from ansible.module_utils.gpu_provision import apt_planning, gpu_users, toolkits
 from ansible.module_utils.gpu_provision.systems import PlanError
 from ansible.module_utils.urls import open_url

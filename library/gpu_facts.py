@@ -46,8 +46,8 @@ bundle_text:
   type: str
 """
 
-from ansible.module_utils.gpu_host import fact_module
-from ansible.module_utils.gpu_host.evidence import Evidence
+from ansible.module_utils.gpu_host.evidence import fact_module
+from ansible.module_utils.gpu_host.evidence.interface import Evidence
 from ansible.module_utils.gpu_host.gather import gather
 
 ARGUMENT_SPEC = {

@@ -49,7 +49,7 @@ reason:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.gpu_host.live import LiveEvidence
+from ansible.module_utils.gpu_host.evidence.live import LiveEvidence
 from ansible.module_utils.gpu_provision import reloading
 
 

@@ -34,7 +34,7 @@ in_use:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.gpu_host.live import LiveEvidence
+from ansible.module_utils.gpu_host.evidence.live import LiveEvidence
 from ansible.module_utils.gpu_provision import gpu_users
 
 

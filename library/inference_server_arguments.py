@@ -68,7 +68,7 @@ model_type:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.gpu_host.live import LiveEvidence
+from ansible.module_utils.gpu_host.evidence.live import LiveEvidence
 from ansible.module_utils.gpu_server import arguments, engines, model_path, model_type
 
 

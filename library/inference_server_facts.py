@@ -80,9 +80,9 @@ bundle_text:
   type: str
 """
 
-from ansible.module_utils.gpu_host import fact_module
-from ansible.module_utils.gpu_host.errors import Errors
-from ansible.module_utils.gpu_host.evidence import Evidence
+from ansible.module_utils.gpu_host.evidence import fact_module
+from ansible.module_utils.gpu_host.evidence.errors import Errors
+from ansible.module_utils.gpu_host.evidence.interface import Evidence
 from ansible.module_utils.gpu_server.gather import gather
 
 ARGUMENT_SPEC = {

@@ -113,7 +113,7 @@ import shutil
 import tempfile
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.gpu_server import generator_find, generator_run, generators
+from ansible.module_utils.gpu_server.load import generator_find, generator_run, generators
 
 ARGUMENT_SPEC = {
     **generators.ARGUMENTS,

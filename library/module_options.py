@@ -70,8 +70,8 @@ import shutil
 import tempfile
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.gpu_host.errors import Errors
-from ansible.module_utils.gpu_host.live import LiveEvidence
+from ansible.module_utils.gpu_host.evidence.errors import Errors
+from ansible.module_utils.gpu_host.evidence.live import LiveEvidence
 from ansible.module_utils.gpu_provision import gpu_users, module_options
 
 

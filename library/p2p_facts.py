@@ -91,10 +91,12 @@ bundle_text:
   type: str
 """
 
-from ansible.module_utils.gpu_host import fact_module, probe, probe_collective
-from ansible.module_utils.gpu_host.errors import Errors
-from ansible.module_utils.gpu_host.evidence import Evidence
-from ansible.module_utils.gpu_host.probe_run import ProbeEvidence
+from ansible.module_utils.gpu_host import p2p_probe
+from ansible.module_utils.gpu_host.evidence import fact_module
+from ansible.module_utils.gpu_host.evidence.errors import Errors
+from ansible.module_utils.gpu_host.evidence.interface import Evidence
+from ansible.module_utils.gpu_host.p2p_probe import all_reduce
+from ansible.module_utils.gpu_host.probe.worker_run import ProbeEvidence
 from ansible.module_utils.gpu_probe import collective, worker  # noqa: F401  so that Ansible sends the child's package along
 
 ARGUMENT_SPEC = {
@@ -115,7 +117,7 @@ def facts(evidence: Evidence, params: dict) -> dict:
 
     def gather(seen: Evidence) -> dict:
         errors = Errors("probe")
-        found = probe.facts(seen, params, errors, getattr(evidence, "only_initialise", None))
+        found = p2p_probe.facts(seen, params, errors, getattr(evidence, "only_initialise", None))
         return {**found, "errors": errors.entries}
 
     return fact_module.result("p2p_facts", "p2p_probe", evidence, params, gather)
@@ -129,7 +131,7 @@ def live(params: dict) -> ProbeEvidence:
     options = {"buffer_mib": params["buffer_mib"], "init_limit_s": params["init_limit"], "loopback": params["loopback"]}
     evidence = ProbeEvidence(options, params["time_limit"])
     environment = {str(name): str(value) for name, value in params["environment"].items()}
-    evidence.commands[probe_collective.COLLECTIVE_COMMAND] = probe_collective.command(params["python"], environment)
+    evidence.commands[all_reduce.COLLECTIVE_COMMAND] = all_reduce.command(params["python"], environment)
     return evidence
 
 

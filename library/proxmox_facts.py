@@ -37,8 +37,8 @@ bundle_text:
   type: str
 """
 
-from ansible.module_utils.gpu_host import fact_module
-from ansible.module_utils.gpu_host.evidence import Evidence
+from ansible.module_utils.gpu_host.evidence import fact_module
+from ansible.module_utils.gpu_host.evidence.interface import Evidence
 from ansible.module_utils.gpu_host.proxmox import gather_host
 
 ARGUMENT_SPEC = fact_module.ARGUMENTS

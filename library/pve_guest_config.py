@@ -113,12 +113,13 @@ restarted:
 import shlex
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.gpu_host import pve_apply, pve_config, pve_plan
-from ansible.module_utils.gpu_host.evidence import Evidence
-from ansible.module_utils.gpu_host.live import LiveEvidence
+from ansible.module_utils.gpu_host.evidence.interface import Evidence
+from ansible.module_utils.gpu_host.evidence.live import LiveEvidence
 from ansible.module_utils.gpu_host.proxmox import gather_host
-from ansible.module_utils.gpu_host.pve_claims import label
-from ansible.module_utils.gpu_host.pve_vm import address
+from ansible.module_utils.gpu_host.pve import guest_config
+from ansible.module_utils.gpu_host.pve.card_claims import label
+from ansible.module_utils.gpu_host.pve.vm_config import address
+from ansible.module_utils.gpu_provision import pve_apply, pve_plan
 
 ARGUMENT_SPEC = {
     "vmid": {"type": "int", "required": True},
@@ -170,7 +171,7 @@ def plan(params: dict, facts: dict, text: str) -> pve_plan.Plan:
     vmid, kind = str(params["vmid"]), params["type"]
     gpus = wanted_gpus(params["gpus"], facts)
     refuse_two_owners(gpus, vmid, kind, facts)
-    config = pve_config.parse(text)
+    config = guest_config.parse(text)
     if kind == "vm":
         clique = params["clique"]
         if clique not in ("keep", "remove") and not (clique.isdigit() and int(clique) <= 15):
@@ -199,9 +200,9 @@ def known_majors(evidence: Evidence) -> list:
 
 def shown(text: str, change: pve_plan.Plan) -> dict:
     """The settings that change, before and after, for --diff."""
-    settings = pve_config.parse(text).current.settings()
+    settings = guest_config.parse(text).current.settings()
     keys = sorted({*change.set, *change.delete})
-    dropped = [line.text.rstrip("\n") for line in pve_config.parse(text).current.lines if line.number in change.drop_lines]
+    dropped = [line.text.rstrip("\n") for line in guest_config.parse(text).current.lines if line.number in change.drop_lines]
     before = ["%s: %s" % (key, settings[key]) for key in keys if key in settings] + dropped
     after = ["%s: %s" % (key, change.set[key]) for key in keys if key in change.set]
     return {"before": "".join(line + "\n" for line in before), "after": "".join(line + "\n" for line in after)}
@@ -228,7 +229,7 @@ def configure(params: dict, check_mode: bool, evidence: Evidence, guest: pve_app
             guest.configure(change.arguments(), text)
         if change.drop_lines:
             now = guest.text()
-            guest.replace(now, pve_config.without_lines(pve_config.parse(now), plan(params, facts, now).drop_lines))
+            guest.replace(now, guest_config.without_lines(guest_config.parse(now), plan(params, facts, now).drop_lines))
         facts = gather_host(evidence)
     entry = (facts["vms"] if guest.kind == "vm" else facts["containers"] or {}).get(guest.vmid, {})
     reasons = list(entry.get("restart_pending") or [])

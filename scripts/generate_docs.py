@@ -13,7 +13,7 @@ import yaml
 ROOT = Path(__file__).resolve().parents[1]
 ansible.module_utils.__path__.append(str(ROOT / "module_utils"))
 
-from ansible.module_utils.gpu_report import checks as loading
+from ansible.module_utils.gpu_checks import checks as loading
 
 NOTE = "<!-- Written by `make docs` from %s. Change it there. -->\n\n"
 
@@ -91,33 +91,33 @@ FACTS = [
     *((subject, "gpu_host/%s.py" % subject, "gather") for subject in (
         "gpus", "p2p", "topology", "driver", "modules", "kernel", "pci", "iommu", "virtualization", "device_nodes", "kernel_log", "system",
     )),
-    ("joined", "gpu_host/joined.py", "join"),
+    ("joined", "gpu_host/cross_facts.py", "join"),
     ("server", "gpu_server/gather.py", "gather"),
-    ("probe (`p2p_facts`)", "gpu_host/probe.py", "facts"),
-    ("probe.collective", "gpu_host/probe_collective.py", "facts"),
+    ("probe (`p2p_facts`)", "gpu_host/p2p_probe.py", "facts"),
+    ("probe.collective", "gpu_host/probe/all_reduce.py", "facts"),
     ("proxmox (`proxmox_facts`)", "gpu_host/proxmox.py", "gather"),
-    ("proxmox.boot", "gpu_host/pve_boot.py", "gather"),
-    ("proxmox.driver", "gpu_host/pve_host.py", "driver"),
-    ("proxmox.at_boot", "gpu_host/pve_host.py", "at_boot"),
-    ("proxmox.gpus", "gpu_host/pve_claims.py", "gpus"),
-    ("proxmox.vms", "gpu_host/pve_guests.py", "vms"),
-    ("proxmox.containers", "gpu_host/pve_guests.py", "containers"),
+    ("proxmox.boot", "gpu_host/pve/node_boot.py", "gather"),
+    ("proxmox.driver", "gpu_host/pve/node_driver.py", "driver"),
+    ("proxmox.at_boot", "gpu_host/pve/node_driver.py", "at_boot"),
+    ("proxmox.gpus", "gpu_host/pve/card_claims.py", "gpus"),
+    ("proxmox.vms", "gpu_host/pve/node_guests.py", "vms"),
+    ("proxmox.containers", "gpu_host/pve/node_guests.py", "containers"),
     ("hypervisor", "gpu_host/proxmox.py", "for_guest"),
 ]  # fmt: skip
 # Subject -> the functions whose facts stand beside those of its reader.
 BESIDE = {
-    "gpus": [("gpu_host/gpu_findings.py", "findings")],
+    "gpus": [("gpu_host/smi/gpu_findings.py", "findings")],
     "p2p": [("gpu_host/p2p.py", "summary")],
     "topology": [("gpu_host/topology.py", "summary")],
     "driver": [
-        ("gpu_host/driver_requirements.py", "of_gpus"),
-        ("gpu_host/driver_services.py", "gather"),
-        ("gpu_host/driver_packages.py", "gather"),
-        ("gpu_host/cuda_toolkits.py", "gather"),
+        ("gpu_host/nvidia/driver_requirements.py", "of_gpus"),
+        ("gpu_host/nvidia/driver_services.py", "gather"),
+        ("gpu_host/nvidia/driver_packages.py", "gather"),
+        ("gpu_host/nvidia/cuda_toolkits.py", "gather"),
     ],
 }
 # Parts that the docstrings above point to.
-MODULES_SHOWN = ("gpu_host/smi_fields.py", "gpu_host/gpu_findings.py")
+MODULES_SHOWN = ("gpu_host/smi/log_fields.py", "gpu_host/smi/gpu_findings.py")
 
 
 def facts_page() -> str:

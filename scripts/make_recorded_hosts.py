@@ -23,8 +23,8 @@ import ansible.module_utils
 if str(ROOT / "module_utils") not in ansible.module_utils.__path__:
     ansible.module_utils.__path__.append(str(ROOT / "module_utils"))
 
-from ansible.module_utils.gpu_host import bundle
-from ansible.module_utils.gpu_host.errors import Errors
+from ansible.module_utils.gpu_host.evidence import bundle
+from ansible.module_utils.gpu_host.evidence.errors import Errors
 from ansible.module_utils.gpu_host.gather import gather
 from ansible.module_utils.gpu_host.proxmox import gather_host
 from ansible.module_utils.gpu_server.gather import gather as gather_server

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from .errors import Errors
-from .evidence import ABSENT, DENIED, FAILED, Entry, Evidence
+from .evidence.errors import Errors
+from .evidence.interface import ABSENT, DENIED, FAILED, Entry, Evidence
 
 GPUS = "/proc/driver/nvidia/gpus"
 _DEFAULT_MODE = 0o666  # NVreg_DeviceFileMode

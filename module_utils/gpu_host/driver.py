@@ -4,9 +4,12 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from . import cuda_toolkits, device_nodes, driver_packages, driver_requirements, driver_services, gpu_addresses, kernel, modules, versions
-from .errors import Errors
-from .evidence import ABSENT, DENIED, Evidence
+from . import device_nodes, kernel, modules
+from .evidence.errors import Errors
+from .evidence.interface import ABSENT, DENIED, Evidence
+from .linux import versions
+from .nvidia import cuda_toolkits, driver_packages, driver_requirements, driver_services
+from .pcie import gpu_addresses
 
 LIBRARY_DIRECTORIES = (
     "/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib/aarch64-linux-gnu", "/usr/local/nvidia/lib64", "/usr/lib/wsl/lib", "/run/opengl-driver/lib",

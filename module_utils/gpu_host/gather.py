@@ -5,10 +5,10 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from . import device_nodes, driver, gpus, iommu, joined, kernel, kernel_log, modules, p2p, pci, system, topology, virtualization
-from .errors import Errors
-from .evidence import Evidence
-from .probe_run import PROBE_COMMAND
+from . import cross_facts, device_nodes, driver, gpus, iommu, kernel, kernel_log, modules, p2p, pci, system, topology, virtualization
+from .evidence.errors import Errors
+from .evidence.interface import Evidence
+from .probe.worker_run import PROBE_COMMAND
 
 SCHEMA = 1
 # Subject -> its reader, named in an import statement because that is how Ansible finds what it has to pack. A reader has
@@ -59,7 +59,7 @@ def gather(evidence: Evidence, subset: Sequence[str] = ("all",)) -> dict[str, An
     for name, reader in readers.items():
         facts[name] = _isolated(name, reader.gather, entries, evidence)
     evidence.abandon()
-    facts["joined"] = _isolated("joined", joined.join, entries, facts)  # after the subjects: it reads their facts
+    facts["joined"] = _isolated("joined", cross_facts.join, entries, facts)  # after the subjects: it reads their facts
     manifest = getattr(evidence, "manifest", None)
     facts["evidence"] = {
         "schema": SCHEMA,

@@ -1,17 +1,17 @@
 """The GPUs as the driver shows them, from nvidia-smi.
 
 The facts come from ``nvidia-smi -q -x``; where that gives nothing whole, from ``nvidia-smi -q``, the table, or the CSV query (bundles
-and public captures often hold only one of them). What each driver calls a field stands in smi_fields.py.
+and public captures often hold only one of them). What each driver calls a field stands in log_fields.py.
 """
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Any
 
-from . import gpu_findings, smi_csv, smi_fields, smi_table, smi_text, smi_values, smi_xml
-from .errors import Errors
-from .evidence import ABSENT, HUNG, NOT_CAPTURED, TIMEOUT, Evidence, Outcome
-from .smi_tree import Log, unreachable
+from .evidence.errors import Errors
+from .evidence.interface import ABSENT, HUNG, NOT_CAPTURED, TIMEOUT, Evidence, Outcome
+from .smi import gpu_findings, log_fields, log_text, log_xml, plain_table, query_csv, smi_values
+from .smi.log_tree import Log, unreachable
 
 XML: tuple[str, ...] = ("nvidia-smi", "-q", "-x")
 TEXT: tuple[str, ...] = ("nvidia-smi", "-q")
@@ -59,7 +59,7 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
 
     ``installed``, ``answered``, ``hung``, ``exit_code``, ``exit_meaning``, ``message``: how nvidia-smi ended. ``source``: the command
     read. ``attached`` (what the driver says), ``parsed`` (GPUs read), ``count`` (GPUs that answer; None unless the driver's own count
-    agrees), ``complete`` (every GPU was read to its end). ``devices``: facts by PCI address (smi_fields.py).
+    agrees), ``complete`` (every GPU was read to its end). ``devices``: facts by PCI address (log_fields.py).
     ``lost``: ``[{address, index, label, reason}]``. And the lists of gpu_findings.py.
     """
     first = evidence.run(XML, LIMIT_SECONDS)
@@ -89,12 +89,12 @@ def indices(evidence: Evidence) -> dict[int, str]:
 def indices_from(evidence: Evidence, found: _Found | None) -> dict[int, str]:
     """As ``indices``. Without the query: the order of the GPUs in a whole log, which NVML's index follows."""
     answer = evidence.run(INDEX, LIMIT_SECONDS)
-    asked = smi_csv.indices(answer.stdout) if answer.ok and answer.rc == 0 else {}
+    asked = query_csv.indices(answer.stdout) if answer.ok and answer.rc == 0 else {}
     if asked:
         return asked
     if found is None:
         whole = evidence.run(XML, LIMIT_SECONDS)
-        order = smi_xml.order(whole.stdout) if whole.ok and not _complaints(whole) else None
+        order = log_xml.order(whole.stdout) if whole.ok and not _complaints(whole) else None
         if order is not None:
             return dict(enumerate(order))
         found = _read(evidence, evidence.run(XML, LIMIT_SECONDS), Errors("gpus"))
@@ -157,13 +157,13 @@ def _read(evidence: Evidence, first: Outcome, errors: Errors) -> _Found:
     """The best log that the host has. `first` is the answer to ``nvidia-smi -q -x``."""
     if first.status in (ABSENT, HUNG, TIMEOUT):
         return _Found()  # nothing else of nvidia-smi would fare better, and a hang costs its whole time limit again
-    best = smi_xml.parse(first.stdout) if first.ok else None
+    best = log_xml.parse(first.stdout) if first.ok else None
     source, complaints = XML, _complaints(first)
     if first.ok and best is None and (first.rc != 0 or _no_devices(first)):
         return _Found(devices={} if _no_devices(first) else None, complaints=complaints)
     if best is None or not best.whole:
         answer = evidence.run(TEXT, LIMIT_SECONDS)
-        log = smi_text.parse(answer.stdout) if answer.ok else None
+        log = log_text.parse(answer.stdout) if answer.ok else None
         if log is not None and (best is None or (log.whole, len(log.gpus)) > (best.whole, len(best.gpus))):
             best, source, complaints = log, TEXT, _complaints(answer)
     if best is None:
@@ -183,16 +183,16 @@ def _no_devices(answer: Outcome) -> bool:
 def _read_poor(evidence: Evidence, first: Outcome, errors: Errors) -> _Found:
     """From the table or the CSV query: fewer facts, and nothing that says how many GPUs there ought to be."""
     answer = evidence.run(TABLE, LIMIT_SECONDS)
-    table = smi_table.parse(answer.stdout) if answer.ok else None
+    table = plain_table.parse(answer.stdout) if answer.ok else None
     if table is not None:
         log = Log("table", driver_version=table.driver_version, cuda_version=table.cuda_version, closed=table.closed)
         return _Found(log, table.devices, " ".join(TABLE), _complaints(answer))
     if answer.ok and _no_devices(answer):
         return _Found(devices={}, source=" ".join(TABLE))
     answer = evidence.run(INDEX, LIMIT_SECONDS)
-    devices = smi_csv.devices(answer.stdout) if answer.ok and answer.rc == 0 else {}
+    devices = query_csv.devices(answer.stdout) if answer.ok and answer.rc == 0 else {}
     if devices:
-        log = Log("csv", driver_version=smi_csv.driver_version(answer.stdout), closed=True)
+        log = Log("csv", driver_version=query_csv.driver_version(answer.stdout), closed=True)
         return _Found(log, devices, "nvidia-smi --query-gpu")
     if first.ok:
         errors.add(" ".join(XML), "printed no log that can be read")
@@ -205,17 +205,17 @@ def _devices(log: Log) -> tuple[dict[str, Any], list[str]]:
     seen: dict[tuple[str, str], int] = {}
     problems = []
     for position, gpu in enumerate(log.gpus):
-        where = smi_fields.location(gpu, log.form)
+        where = log_fields.location(gpu, log.form)
         if where is None:
             problems.append("block %d of a GPU has no PCI address" % (position + 1))
             continue
         if where in devices:
             problems.append("%s appears twice" % where)
-        devices[where] = smi_fields.device(gpu, log.form)
+        devices[where] = log_fields.device(gpu, log.form)
         if devices[where]["lost"]:
             problems.append("%s is lost: its values cannot be read" % where)
             continue
-        for key in smi_fields.unreadable(gpu, log.form):
+        for key in log_fields.unreadable(gpu, log.form):
             seen[key] = seen.get(key, 0) + 1
     by_word: dict[str, list[str]] = {}
     for (name, value), count in sorted(seen.items()):

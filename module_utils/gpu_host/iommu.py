@@ -8,9 +8,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from . import pci_devices, pci_names
-from .errors import Errors
-from .evidence import ABSENT, Evidence
+from .evidence.errors import Errors
+from .evidence.interface import ABSENT, Evidence
+from .pcie import pci_devices, pci_names
 
 COMMANDS = [(["dmesg"], 20.0)]
 GROUPS = "/sys/kernel/iommu_groups"

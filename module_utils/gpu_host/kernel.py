@@ -4,9 +4,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from . import kernel_cmdline, versions
-from .errors import Errors
-from .evidence import ABSENT, Evidence, Listing
+from .evidence.errors import Errors
+from .evidence.interface import ABSENT, Evidence, Listing
+from .linux import kernel_cmdline, versions
 
 # Parameters that decide how GPUs work together; others that differ from the boot loader's file are nobody's business here.
 _RELEVANT = re.compile(

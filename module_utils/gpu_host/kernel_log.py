@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from . import gpu_addresses, log_findings, log_lines, log_patterns, xid
-from .errors import Errors
-from .evidence import ABSENT, DENIED, Evidence, Outcome
+from .evidence.errors import Errors
+from .evidence.interface import ABSENT, DENIED, Evidence, Outcome
+from .log import log_findings, log_lines, log_patterns, xid
+from .pcie import gpu_addresses
 
 DMESG = ("dmesg",)
 # The newest lines: a flooded journal must not hide what happened last.

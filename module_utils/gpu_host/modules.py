@@ -6,9 +6,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from . import initramfs, kernel_cmdline, modprobe, module_values
-from .errors import Errors
-from .evidence import ABSENT, Evidence
+from .evidence.errors import Errors
+from .evidence.interface import ABSENT, Evidence
+from .linux import initramfs, kernel_cmdline, modprobe, module_values
 
 MODULES = ("nvidia", "nvidia_uvm", "nvidia_modeset", "nvidia_drm", "nvidia_peermem", "nouveau", "vfio_pci")
 NVIDIA_PARAMS = "/proc/driver/nvidia/params"

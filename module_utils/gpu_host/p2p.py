@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from . import gpus, smi_matrix
-from .errors import Errors
-from .evidence import ABSENT, HUNG, TIMEOUT, Evidence
-from .smi_matrix import Matrix
+from . import gpus
+from .evidence.errors import Errors
+from .evidence.interface import ABSENT, HUNG, TIMEOUT, Evidence
+from .smi import topo_matrix
+from .smi.topo_matrix import Matrix
 
 CAPABILITIES = {"read": "r", "write": "w", "nvlink": "n", "atomics": "a", "pcie": "p"}
 LIMIT_SECONDS = 30.0
@@ -61,7 +62,7 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
     read: dict[str, Pairs | None] = {}
     for capability, letter in CAPABILITIES.items():
         answer = evidence.run(("nvidia-smi", "topo", "-p2p", letter), LIMIT_SECONDS)
-        matrix = smi_matrix.parse(answer.stdout) if answer.ok and answer.rc == 0 else None
+        matrix = topo_matrix.parse(answer.stdout) if answer.ok and answer.rc == 0 else None
         read[capability] = None if matrix is None else statuses(matrix)
         if matrix is not None:
             names = {**{index: "GPU%d" % index for index in matrix.gpus}, **names}

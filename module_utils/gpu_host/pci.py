@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from . import acs, lspci, pci_config, pci_devices, pci_names
-from .errors import Errors
-from .evidence import Evidence
+from .evidence.errors import Errors
+from .evidence.interface import Evidence
+from .pcie import acs, config_space, lspci, pci_devices, pci_names
 
 NVIDIA_DRIVER = "nvidia"
 VFIO_DRIVER = "vfio-pci"
@@ -61,7 +61,7 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
     for address in sorted(interesting(devices)):
         pci_devices.add_detail(evidence, devices[address], errors)
     facts = {**assemble(devices), "source": "sysfs"}
-    cut = sum(1 for device in devices.values() if pci_config.HEADER_BYTES <= device.get("config_bytes", 0) < pci_config.CONVENTIONAL_BYTES)
+    cut = sum(1 for device in devices.values() if config_space.HEADER_BYTES <= device.get("config_bytes", 0) < config_space.CONVENTIONAL_BYTES)
     if cut:
         problem = "only the first 64 bytes of configuration space are readable without root (in a container: without root on its host)"
         errors.add(pci_devices.DEVICES + "/*/config", "%s: link and ACS of %d devices" % (problem, cut), needs_root=True)

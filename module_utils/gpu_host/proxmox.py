@@ -5,10 +5,11 @@ import re
 import time
 from typing import Any
 
-from . import pci_devices, pve_boot, pve_claims, pve_guests, pve_host
-from .errors import Errors
-from .evidence import ABSENT, Evidence
-from .pci_names import is_gpu
+from .evidence.errors import Errors
+from .evidence.interface import ABSENT, Evidence
+from .pcie import pci_devices
+from .pcie.pci_names import is_gpu
+from .pve import card_claims, node_boot, node_driver, node_guests
 
 SCHEMA = 1
 COMMANDS = [(["pveversion"], 20.0)]
@@ -52,11 +53,11 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
     match = re.search(r"pve-manager/([^/\s]+)", version.text)
     facts["version"] = match.group(1) if match else None
     facts["kernel"] = evidence.read("/proc/sys/kernel/osrelease").text.strip() or None
-    facts["boot"] = pve_boot.gather(evidence, errors)
+    facts["boot"] = node_boot.gather(evidence, errors)
     facts["iommu_on"] = _iommu_on(evidence, errors)
-    facts["driver"] = pve_host.driver(evidence, errors)
-    facts["at_boot"] = pve_host.at_boot(evidence, errors)
-    facts["vfio_ids"] = pve_host.vfio_ids(evidence, facts["boot"]["live"])
+    facts["driver"] = node_driver.driver(evidence, errors)
+    facts["at_boot"] = node_driver.at_boot(evidence, errors)
+    facts["vfio_ids"] = node_driver.vfio_ids(evidence, facts["boot"]["live"])
     live = facts["boot"]["live"]
     facts["isolation_weakened"] = None if live is None else [word for word in live if _WEAKENS_ISOLATION.match(word)]
     _guests_and_cards(evidence, errors, facts)
@@ -74,8 +75,8 @@ def _guests_and_cards(evidence: Evidence, errors: Errors, facts: dict[str, Any])
     cards = {address: device for address, device in (devices or {}).items() if is_gpu(device["vendor"], device["class"])}
     for device in cards.values():
         pci_devices.add_detail(evidence, device, errors)
-    facts["vms"] = pve_guests.vms(evidence, errors, facts["node"], devices)
-    facts["containers"] = pve_guests.containers(evidence, errors, facts["driver"])
+    facts["vms"] = node_guests.vms(evidence, errors, facts["node"], devices)
+    facts["containers"] = node_guests.containers(evidence, errors, facts["driver"])
     vms, containers = facts["vms"] or {}, facts["containers"] or {}
     if facts["vms"] is not None and facts["containers"] is not None:
         facts["faults"] = [fault for guest in (*vms.values(), *containers.values()) for fault in guest.get("faults", [])]
@@ -86,11 +87,11 @@ def _guests_and_cards(evidence: Evidence, errors: Errors, facts: dict[str, Any])
         facts["needs_nodes_at_boot"] = any(guest["gpus"] and guest["onboot"] for guest in containers.values())
     if devices is None or facts["vms"] is None or facts["containers"] is None:
         return
-    facts["gpus"] = pve_claims.gpus(evidence, errors, cards, {**vms, **containers}, facts["vfio_ids"])
-    facts["claimed_twice"] = pve_claims.claimed_twice(facts["gpus"])
-    facts["driver_conflicts"] = pve_claims.driver_conflicts(facts["gpus"])
+    facts["gpus"] = card_claims.gpus(evidence, errors, cards, {**vms, **containers}, facts["vfio_ids"])
+    facts["claimed_twice"] = card_claims.claimed_twice(facts["gpus"])
+    facts["driver_conflicts"] = card_claims.driver_conflicts(facts["gpus"])
     bridges = {address for address, device in devices.items() if (device["class"] or "").startswith("06")}
-    facts["shared_groups"] = pve_claims.shared_groups(facts["gpus"], bridges)
+    facts["shared_groups"] = card_claims.shared_groups(facts["gpus"], bridges)
 
 
 def _not_ready(vms: dict[str, dict[str, Any]]) -> list[str]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from .errors import Errors
-from .evidence import ABSENT, Evidence
+from .evidence.errors import Errors
+from .evidence.interface import ABSENT, Evidence
 
 DEV_SHM = "/dev/shm"  # noqa: S108 - the mount is looked at, nothing is written there
 COMMANDS = [(["df", "-kP", DEV_SHM], 10.0)]

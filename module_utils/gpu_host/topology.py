@@ -7,10 +7,11 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from . import gpus, nvlink, smi_matrix, smi_values
-from .errors import Errors
-from .evidence import ABSENT, HUNG, TIMEOUT, Evidence, Outcome
-from .smi_matrix import Matrix
+from . import gpus
+from .evidence.errors import Errors
+from .evidence.interface import ABSENT, HUNG, TIMEOUT, Evidence, Outcome
+from .smi import nvlink, smi_values, topo_matrix
+from .smi.topo_matrix import Matrix
 
 MATRIX = ("nvidia-smi", "topo", "-m")
 NVLINK = ("nvidia-smi", "nvlink", "-s")
@@ -27,7 +28,7 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
     """Facts ``topology``: those of ``summary``, and ``nvlink``: ``{address: {links, active, inactive, unknown, speed_gb_s}}`` or None."""
     names = gpus.indices(evidence)
     answer = evidence.run(MATRIX, LIMIT_SECONDS)
-    matrix = smi_matrix.parse(answer.stdout) if answer.ok and answer.rc == 0 else None
+    matrix = topo_matrix.parse(answer.stdout) if answer.ok and answer.rc == 0 else None
     if matrix is None:
         _unanswered(answer, errors)
     facts = summary(matrix, names)

@@ -7,9 +7,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from . import pci_devices, pci_names
-from .errors import Errors
-from .evidence import ABSENT, Evidence, Outcome
+from .evidence.errors import Errors
+from .evidence.interface import ABSENT, Evidence, Outcome
+from .pcie import pci_devices, pci_names
 
 COMMANDS = [(["systemd-detect-virt", "--vm"], 10.0), (["systemd-detect-virt", "--container"], 10.0), (["lscpu"], 10.0)]
 DMI = "/sys/class/dmi/id"

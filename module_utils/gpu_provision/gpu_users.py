@@ -10,7 +10,7 @@ import re
 from fnmatch import fnmatch
 from typing import Any
 
-from ansible.module_utils.gpu_host.evidence import Evidence
+from ..gpu_host.evidence.interface import Evidence
 
 # Services of the driver itself: they hold the device files, do no work, and a reload stops and starts them.
 DRIVER_SERVICES = {

@@ -8,9 +8,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from ansible.module_utils.gpu_host import modprobe
-from ansible.module_utils.gpu_host.errors import Errors
-from ansible.module_utils.gpu_host.evidence import Evidence
+from ..gpu_host.evidence.errors import Errors
+from ..gpu_host.evidence.interface import Evidence
+from ..gpu_host.linux import modprobe
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*\Z")
 _PLAIN = re.compile(r"[A-Za-z0-9_.:,+-]+\Z")

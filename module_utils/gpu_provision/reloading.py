@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ansible.module_utils.gpu_host.evidence import Evidence
+from ..gpu_host.evidence.interface import Evidence
 
 # In the order in which they stop.
 DRIVER_UNITS = ("nvidia-dcgm.service", "dcgm.service", "nvidia-fabricmanager.service", "nvidia-persistenced.service")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from ansible.module_utils.gpu_host import driver_requirements, versions
-
+from ..gpu_host.linux import versions
+from ..gpu_host.nvidia import driver_requirements
 from .systems import PlanError
 
 

@@ -1,1 +1,1 @@
-"""What runs on the controller: the check engine and the report writers. Nothing here touches a host."""
+"""Showing: what the verdict looks like on the terminal and in each report file. Nothing here decides, and nothing touches a host."""

@@ -9,7 +9,7 @@ import json
 import re
 from typing import Any, Callable
 
-from . import loaded
+from ..gpu_checks import loaded
 
 SCHEMA = 1
 READY, NOT_READY, NOT_VALIDATED = "ready", "not_ready", "not_validated"

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Callable
 
-from ansible.module_utils.gpu_host.p2p import MEANINGS
+from ..gpu_host.p2p import MEANINGS
 
 # Levels: what a cell means. HEAT are shares of the best figure in the table, best last.
 SELF, GOOD, DOUBT, BAD, UNKNOWN, NEUTRAL = "self", "good", "doubt", "bad", "unknown", "neutral"

@@ -8,8 +8,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from ..gpu_host.errors import Errors
-from ..gpu_host.evidence import ABSENT, NOT_CAPTURED, TIMEOUT, Evidence, Fetched
+from ..gpu_host.evidence.errors import Errors
+from ..gpu_host.evidence.interface import ABSENT, NOT_CAPTURED, TIMEOUT, Evidence, Fetched
 from .engines import Engine
 
 HEALTH_SECONDS = 25.0  # SGLang's own health check generates a token and gives up after 20 s

@@ -7,10 +7,11 @@ import re
 from typing import Any
 
 from ..gpu_host import topology
-from ..gpu_host.errors import Errors
-from ..gpu_host.evidence import NOT_CAPTURED, Evidence
-from . import api, engines, gpu_load, installed, log_reader, log_source, nccl, ports, processes, settings, stall, units
+from ..gpu_host.evidence.errors import Errors
+from ..gpu_host.evidence.interface import NOT_CAPTURED, Evidence
+from . import api, engines, gpu_load, installed, nccl, ports, processes, settings, stall, units
 from .engines import Engine
+from .log import log_reader, log_source
 
 ZONE_COMMAND = ("date", "+%z")
 FRESH_SECONDS = 60.0  # a decode line this young says what happens now

@@ -5,8 +5,8 @@ from __future__ import annotations
 import statistics
 from typing import Any
 
-from ..gpu_host.errors import Errors
-from ..gpu_host.evidence import ABSENT, NOT_CAPTURED, Evidence
+from ..gpu_host.evidence.errors import Errors
+from ..gpu_host.evidence.interface import ABSENT, NOT_CAPTURED, Evidence
 
 GPUS_COMMAND = (
     "nvidia-smi",

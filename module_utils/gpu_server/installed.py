@@ -7,7 +7,7 @@ import posixpath
 import re
 from typing import Any
 
-from ..gpu_host.evidence import Evidence
+from ..gpu_host.evidence.interface import Evidence
 
 WANTED = re.compile(
     r"^(sglang|sgl[-_]kernel|vllm|torch|triton|transformers|tokenizers|flashinfer[-_](?:python|cubin)|nvidia[-_]nccl[-_]cu\d+|flash[-_]attn|deep[-_]gemm"

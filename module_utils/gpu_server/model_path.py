@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import posixpath
 
-from ..gpu_host.evidence import ABSENT, Evidence
+from ..gpu_host.evidence.interface import ABSENT, Evidence
 
 SECONDS = 20.0
 

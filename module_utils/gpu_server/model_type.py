@@ -6,7 +6,7 @@ import posixpath
 import re
 from typing import Any
 
-from ..gpu_host.evidence import Evidence
+from ..gpu_host.evidence.interface import Evidence
 from . import installed
 
 _PLACES = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from ..gpu_host.evidence import Evidence
+from ..gpu_host.evidence.interface import Evidence
 
 _LISTEN, _TIME_WAIT = "0A", "06"
 _LOOPBACK = ("0100007F", "00000000000000000000000001000000", "0000000000000000FFFF00000100007F")

@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from ..gpu_host.errors import Errors
-from ..gpu_host.evidence import DENIED, TIMEOUT, Evidence
+from ..gpu_host.evidence.errors import Errors
+from ..gpu_host.evidence.interface import DENIED, TIMEOUT, Evidence
 from . import engines
 from .engines import Engine
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..gpu_host import secrets
+from ..gpu_host.evidence import secrets
 
 # Names of one setting; argparse takes any of them.
 ALIASES = (

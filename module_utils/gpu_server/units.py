@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from ..gpu_host.errors import Errors
-from ..gpu_host.evidence import ABSENT, NOT_CAPTURED, Evidence
+from ..gpu_host.evidence.errors import Errors
+from ..gpu_host.evidence.interface import ABSENT, NOT_CAPTURED, Evidence
 
 PROPERTIES = (
     "Id,LoadState,ActiveState,SubState,Result,ExecMainStatus,ExecMainCode,ExecMainPID,MainPID,NRestarts,InvocationID,ExecMainStartTimestampMonotonic,NeedDaemonReload,"

@@ -19,9 +19,9 @@ _OURS = str(Path(__file__).resolve().parents[2] / "module_utils")
 if _OURS not in ansible.module_utils.__path__:
     ansible.module_utils.__path__.append(_OURS)
 
-replay = importlib.import_module("ansible.module_utils.gpu_report.replay")
+replay = importlib.import_module("ansible.module_utils.gpu_host.evidence.replay")
 # The readers are imported here because the strategy imports this file before it forks a worker for every host: once a run, not once a host.
-for _reader in ("gpu_host.gather", "gpu_host.probe", "gpu_host.proxmox", "gpu_server.gather"):
+for _reader in ("gpu_host.gather", "gpu_host.p2p_probe", "gpu_host.proxmox", "gpu_server.gather"):
     importlib.import_module("ansible.module_utils." + _reader)
 
 

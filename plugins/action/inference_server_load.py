@@ -18,8 +18,8 @@ _OURS = str(Path(__file__).resolve().parents[2] / "module_utils")
 if _OURS not in ansible.module_utils.__path__:
     ansible.module_utils.__path__.append(_OURS)
 
-benchmark = importlib.import_module("ansible.module_utils.gpu_server.benchmark")
-generators = importlib.import_module("ansible.module_utils.gpu_server.generators")
+benchmark = importlib.import_module("ansible.module_utils.gpu_server.load.benchmark")
+generators = importlib.import_module("ansible.module_utils.gpu_server.load.generators")
 files = importlib.import_module("ansible.module_utils.gpu_report.files")
 display = Display()
 FIRST_LOOK_SECONDS, LAST_LOOK_SECONDS = 0.3, 3.0

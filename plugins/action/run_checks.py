@@ -19,12 +19,13 @@ if _OURS not in ansible.module_utils.__path__:
 
 
 def _ours(name: str) -> Any:
-    return importlib.import_module("ansible.module_utils.gpu_report." + name)
+    return importlib.import_module("ansible.module_utils." + name)
 
 
-checks, digest, engine, evaluator, loaded, subject, verdict, waivers = map(
-    _ours, ("checks", "digest", "engine", "evaluator", "loaded", "subject", "verdict", "waivers")
+checks, engine, evaluator, loaded, subject, verdict, waivers = map(
+    _ours, ("gpu_checks." + name for name in ("checks", "engine", "evaluator", "loaded", "subject", "verdict", "waivers"))
 )
+digest = _ours("gpu_report.digest")
 
 _LISTS = ("tags", "skip_tags", "only", "exclude", "run_tags", "run_skip_tags")
 _ARGUMENT_SPEC = {

@@ -14,9 +14,9 @@ _OURS = str(Path(__file__).resolve().parents[2] / "module_utils")
 if _OURS not in ansible.module_utils.__path__:
     ansible.module_utils.__path__.append(_OURS)
 
-bundles = importlib.import_module("ansible.module_utils.gpu_host.bundle")
+bundles = importlib.import_module("ansible.module_utils.gpu_host.evidence.bundle")
 files = importlib.import_module("ansible.module_utils.gpu_report.files")
-anonymiser = importlib.import_module("ansible.module_utils.gpu_report.anonymise")
+anonymiser = importlib.import_module("ansible.module_utils.gpu_host.evidence.anonymise")
 
 
 class ActionModule(ActionBase):

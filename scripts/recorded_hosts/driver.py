@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ansible.module_utils.gpu_host.evidence import OK, Outcome
+from ansible.module_utils.gpu_host.evidence.interface import OK, Outcome
 
 from .linux import Machine, done
 from .smi import Gpu

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ansible.module_utils.gpu_host.evidence import OK, Outcome
+from ansible.module_utils.gpu_host.evidence.interface import OK, Outcome
 
 from .tree import BOOTED_AT, TAKEN_AT, HostModel
 

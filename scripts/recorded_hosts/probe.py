@@ -6,9 +6,9 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from ansible.module_utils.gpu_host import probe
-from ansible.module_utils.gpu_host.probe_collective import COLLECTIVE_COMMAND
-from ansible.module_utils.gpu_host.probe_run import PROBE_COMMAND
+from ansible.module_utils.gpu_host import p2p_probe
+from ansible.module_utils.gpu_host.probe.all_reduce import COLLECTIVE_COMMAND
+from ansible.module_utils.gpu_host.probe.worker_run import PROBE_COMMAND
 
 from .tree import HostModel
 
@@ -19,8 +19,8 @@ NEAR, FAR, STAGED = (55.4, 0.94), (45.2, 1.31), (32.6, 13.7)
 
 def install(model: HostModel, addresses: Sequence[str], nodes: Sequence[int]) -> None:
     """The answers of the idle gate and of the probe. `nodes`: the NUMA node of each card."""
-    model.command(probe.APPS_COMMAND, "")
-    model.command(probe.GPUS_COMMAND, "".join("%08X:%s, 4, 0, Disabled\n" % (0, address[5:].upper()) for address in addresses))
+    model.command(p2p_probe.APPS_COMMAND, "")
+    model.command(p2p_probe.GPUS_COMMAND, "".join("%08X:%s, 4, 0, Disabled\n" % (0, address[5:].upper()) for address in addresses))
     model.command(PROBE_COMMAND, json.dumps(measured(addresses, nodes), sort_keys=True), seconds=14.2)
     model.command(COLLECTIVE_COMMAND, json.dumps({"reason": "no Python with PyTorch was found; name the inference server's"}))
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Callable
 
-from ansible.module_utils.gpu_host.evidence import (
+from ansible.module_utils.gpu_host.evidence.interface import (
     ABSENT,
     DENIED,
     FAILED,

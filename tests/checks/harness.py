@@ -12,14 +12,27 @@ from typing import Any
 import inference_server_facts
 import p2p_facts
 import yaml
-from ansible.module_utils.gpu_host import bundle
-from ansible.module_utils.gpu_host.evidence import ABSENT, DENIED, FAILED, HUNG, NOT_CAPTURED, OK, TIMEOUT, Entry, Fetched, Listing, Outcome, Reading
+from ansible.module_utils.gpu_checks import checks as check_files
+from ansible.module_utils.gpu_checks import engine
+from ansible.module_utils.gpu_checks.evaluator import TemplarEvaluator
+from ansible.module_utils.gpu_host.evidence.interface import (
+    ABSENT,
+    DENIED,
+    FAILED,
+    HUNG,
+    NOT_CAPTURED,
+    OK,
+    TIMEOUT,
+    Entry,
+    Fetched,
+    Listing,
+    Outcome,
+    Reading,
+    bundle,
+)
 from ansible.module_utils.gpu_host.gather import gather
-from ansible.module_utils.gpu_host.probe_run import PROBE_COMMAND
+from ansible.module_utils.gpu_host.probe.worker_run import PROBE_COMMAND
 from ansible.module_utils.gpu_host.proxmox import for_guest, gather_host
-from ansible.module_utils.gpu_report import checks as check_files
-from ansible.module_utils.gpu_report import engine
-from ansible.module_utils.gpu_report.evaluator import TemplarEvaluator
 from ansible.parsing.dataloader import DataLoader
 from ansible.template import Templar
 

@@ -8,7 +8,7 @@ from typing import Any
 import harness
 import pytest
 import yaml
-from ansible.module_utils.gpu_host import bundle
+from ansible.module_utils.gpu_host.evidence import bundle
 
 RECORDS = [
     {"read": "/proc/version", "status": "ok", "text": "Linux 6.8\n"},

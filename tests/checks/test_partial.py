@@ -7,8 +7,8 @@ from typing import Any
 
 import harness
 import pytest
-from ansible.module_utils.gpu_host import bundle
-from ansible.module_utils.gpu_host.evidence import OK, Outcome
+from ansible.module_utils.gpu_host.evidence import bundle
+from ansible.module_utils.gpu_host.evidence.interface import OK, Outcome
 
 MATRIX = "\tGPU0\tGPU1\nGPU0\tX\t{0}\nGPU1\t{0}\tX\n"
 

@@ -23,8 +23,8 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 import probe as benchmark_of_the_probe  # type: ignore[import-not-found]
 
 benchmark_of_the_probe.importable()
-from ansible.module_utils.gpu_host.errors import Errors
-from ansible.module_utils.gpu_host.live import LiveEvidence
+from ansible.module_utils.gpu_host.evidence.errors import Errors
+from ansible.module_utils.gpu_host.evidence.live import LiveEvidence
 from ansible.module_utils.gpu_server.gather import gather
 from ansible.module_utils.gpu_server.watching import Watch
 

@@ -22,11 +22,13 @@ from typing import Any, Callable
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks"))
-import probe as benchmark  # type: ignore[import-not-found]
+import p2p_probe as benchmark  # type: ignore[import-not-found]
 
 benchmark.importable()
-from ansible.module_utils.gpu_host import bundle, probe, probe_collective, probe_run
-from ansible.module_utils.gpu_host.errors import Errors
+from ansible.module_utils.gpu_host import p2p_probe
+from ansible.module_utils.gpu_host.evidence import bundle
+from ansible.module_utils.gpu_host.evidence.errors import Errors
+from ansible.module_utils.gpu_host.p2p_probe import all_reduce, worker_run
 
 # Holds most of each GPU's memory and keeps every GPU busy until standard input ends, as a loaded server does.
 HOLDER = """
@@ -96,12 +98,12 @@ def output_of(*argv: str, timeout: float = 60) -> str:
 
 def facts(limit_s: float = 180, collective: bool = False, force: bool = False, **options: Any) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """The probe's facts as the module makes them, and the records that a bundle would hold."""
-    evidence = probe_run.ProbeEvidence({"buffer_mib": 256, "init_limit_s": 60, **options}, limit_s)
-    evidence.commands[probe_collective.COLLECTIVE_COMMAND] = probe_collective.command(None, {})
+    evidence = worker_run.ProbeEvidence({"buffer_mib": 256, "init_limit_s": 60, **options}, limit_s)
+    evidence.commands[all_reduce.COLLECTIVE_COMMAND] = all_reduce.command(None, {})
     recorder = bundle.RecordingEvidence(evidence)
     errors = Errors("probe")
     params = {"when_busy": "force" if force else "skip", "collective": "auto" if collective else "false"}
-    found = probe.facts(recorder, params, errors, evidence.only_initialise)
+    found = p2p_probe.facts(recorder, params, errors, evidence.only_initialise)
     found["errors"] = errors.entries
     return found, recorder.records
 
@@ -143,9 +145,9 @@ def environment(machine: Machine) -> Any:
         "topology": ("nvidia-smi", "topo", "-m"),
         "p2p read": ("nvidia-smi", "topo", "-p2p", "r"),
         "nvlink": ("nvidia-smi", "nvlink", "-s"),
-        "gate processes": probe.APPS_COMMAND,
-        "gate GPUs": probe.GPUS_COMMAND,
-        "signature": probe_run.SIGNATURE_COMMAND,
+        "gate processes": p2p_probe.APPS_COMMAND,
+        "gate GPUs": p2p_probe.GPUS_COMMAND,
+        "signature": worker_run.SIGNATURE_COMMAND,
     }
     seen = {name: output_of(*argv) for name, argv in commands.items()}
     links = {}
@@ -183,7 +185,7 @@ def idle(machine: Machine) -> Any:
     machine.say("  stages %s total %s s" % (found["stages"], found["seconds"]))
     machine.expect(wait_until(lambda: not workers(), 3), "no worker is left")
     machine.expect(wait_until(lambda: all(now <= then + 16 for now, then in zip(memory_used(), before)), 10), "GPU memory as before: %s" % before)
-    replayed = probe.facts(bundle.BundleEvidence({"captured_at": 0.0}, records), {"collective": "false"}, Errors("probe"))
+    replayed = p2p_probe.facts(bundle.BundleEvidence({"captured_at": 0.0}, records), {"collective": "false"}, Errors("probe"))
     same = all(replayed[name] == found[name] for name in ("pairs", "loopback", "verdicts", "cuda", "devices"))
     machine.expect(same, "a bundle of it replays to the same facts")
     (machine.directory / "probe-records.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
@@ -195,7 +197,7 @@ def visible_devices(machine: Machine) -> Any:
     for value in ("", "0", "7"):
         os.environ["CUDA_VISIBLE_DEVICES"] = value
         os.environ["CUDA_DEVICE_ORDER"] = "FASTEST_FIRST"
-        raw = probe_run.Probe({"only_initialise": True}, 60).run()
+        raw = worker_run.Probe({"only_initialise": True}, 60).run()
         seen[value] = sorted(raw["devices"])
     del os.environ["CUDA_VISIBLE_DEVICES"], os.environ["CUDA_DEVICE_ORDER"]
     machine.expect(all(len(found) == machine.report.get("gpus") for found in seen.values()), "all GPUs whatever CUDA_VISIBLE_DEVICES says: %s" % seen)
@@ -210,7 +212,7 @@ def properties(machine: Machine) -> Any:
         "print(json.dumps([[p.name, p.multi_processor_count, '%d.%d' % (p.major, p.minor), "
         "'%04x:%02x:%02x.0' % (p.pci_domain_id, p.pci_bus_id, p.pci_device_id), p.total_memory >> 20] for p in found]))"
     )
-    python = probe_collective.find_python(None)[0]
+    python = all_reduce.find_python(None)[0]
     if python is None:
         return "no PyTorch"
     os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
@@ -226,7 +228,7 @@ def properties(machine: Machine) -> Any:
 
 def busy(machine: Machine) -> Any:
     """Beside a process that holds all but 2.5 GB of every GPU: skipped by default, measured when forced, and the process unharmed."""
-    python = probe_collective.find_python(None)[0]
+    python = all_reduce.find_python(None)[0]
     if python is None:
         return "no PyTorch"
     seen = {}
@@ -282,19 +284,19 @@ def limits(machine: Machine) -> Any:
 
 
 def collective(machine: Machine) -> Any:
-    python, reason = probe_collective.find_python(None)
+    python, reason = all_reduce.find_python(None)
     if python is None:
         return reason
     gpus = machine.report.get("gpus") or 1
-    raw = probe_collective.run(python, gpus, {})
-    found = probe_collective.facts(raw, None)
+    raw = all_reduce.run(python, gpus, {})
+    found = all_reduce.facts(raw, None)
     for name, arm in raw["arms"].items():
         machine.say("  %s: %s" % (name, {key: arm[key] for key in ("state", "seconds", "torch", "nccl", "detail")}))
         for size, figures in arm["sizes"].items():
             rates = figures.get("latency_us"), figures.get("bus_bandwidth_gb_s")
             machine.say("    %s bytes: %s us, %s GB/s, wrong %s" % (size, *rates, figures["wrong"]))
         machine.say("    transports %s warnings %s errors %s" % (arm["transports"], arm["warnings"], arm["errors"]))
-        machine.expect(len(arm["sizes"]) == len(probe_collective.SIZES), "%s: all sizes measured" % name)
+        machine.expect(len(arm["sizes"]) == len(all_reduce.SIZES), "%s: all sizes measured" % name)
     machine.expect(found["verdict"] == "ok", "the all-reduce is right: %s %s" % (found["verdict"], found["explanation"]))
     machine.expect(gpus < 2 or not found["pairs_without_p2p"], "NCCL uses P2P: %s" % found["pairs_without_p2p"])
     return raw

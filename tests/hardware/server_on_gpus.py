@@ -22,10 +22,10 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 import probe as benchmark_of_the_probe  # type: ignore[import-not-found]
 
 benchmark_of_the_probe.importable()
-from ansible.module_utils.gpu_host.errors import Errors
-from ansible.module_utils.gpu_host.live import LiveEvidence
-from ansible.module_utils.gpu_server import benchmark, load
+from ansible.module_utils.gpu_host.evidence.errors import Errors
+from ansible.module_utils.gpu_host.evidence.live import LiveEvidence
 from ansible.module_utils.gpu_server.gather import gather
+from ansible.module_utils.gpu_server.load import benchmark, request_load
 
 HELD_MIB = 8192
 
@@ -71,7 +71,7 @@ def measured(base: str) -> dict[str, Any]:
     """A short load, with the samples of `nvidia-smi dmon` as the module takes them."""
     with tempfile.TemporaryFile() as out:
         sampler = subprocess.Popen(benchmark.DMON_COMMAND, stdout=out, stderr=subprocess.STDOUT)
-        cell = load.Load(base, "x", None).run(4, 200, 32, 32, 30.0)
+        cell = request_load.Load(base, "x", None).run(4, 200, 32, 32, 30.0)
         time.sleep(3)
         sampler.kill()
         sampler.wait()

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from ansible.module_utils.gpu_report import checks, engine
-from ansible.module_utils.gpu_report.evaluator import TemplarEvaluator
+from ansible.module_utils.gpu_checks import checks, engine
+from ansible.module_utils.gpu_checks.evaluator import TemplarEvaluator
 from ansible.parsing.dataloader import DataLoader
 from ansible.template import Templar
 

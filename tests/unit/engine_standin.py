@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import inference_server_facts
-from ansible.module_utils.gpu_host.live import LiveEvidence
+from ansible.module_utils.gpu_host.evidence.live import LiveEvidence
 from ansible.module_utils.gpu_server.watching import Verdict, Watch, of_answers
 
 ENGINE = Path(__file__).resolve().parents[1] / "fixtures" / "engine"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ansible.module_utils.gpu_host.bundle import BundleEvidence
-from ansible.module_utils.gpu_host.errors import Errors
-from ansible.module_utils.gpu_host.evidence import ABSENT, READ_LIMIT_BYTES, Listing, Outcome, Reading
+from ansible.module_utils.gpu_host.evidence.bundle import BundleEvidence
+from ansible.module_utils.gpu_host.evidence.errors import Errors
+from ansible.module_utils.gpu_host.evidence.interface import ABSENT, READ_LIMIT_BYTES, Listing, Outcome, Reading
 
 
 class Host(BundleEvidence):

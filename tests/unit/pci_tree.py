@@ -5,7 +5,7 @@ import base64
 import struct
 from typing import Any
 
-from ansible.module_utils.gpu_host.bundle import BundleEvidence
+from ansible.module_utils.gpu_host.evidence.bundle import BundleEvidence
 
 GPU = "10de:2bb5"
 NO_REDIRECT, REDIRECT = 0x0011, 0x001D

@@ -10,17 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible.module_utils.gpu_host import probe
-from ansible.module_utils.gpu_host.errors import Errors
-from ansible.module_utils.gpu_host.evidence import Outcome
-from ansible.module_utils.gpu_host.probe_run import Probe, ProbeEvidence
+from ansible.module_utils.gpu_host import p2p_probe
+from ansible.module_utils.gpu_host.evidence.errors import Errors
+from ansible.module_utils.gpu_host.evidence.interface import Outcome
+from ansible.module_utils.gpu_host.probe.worker_run import Probe, ProbeEvidence
 
 SOURCE = Path(__file__).resolve().parents[1] / "fixtures" / "libcuda" / "libcuda.c"
 A, B, C = "0000:01:00.0", "0000:11:00.0", "0000:21:00.0"  # the stand-in's first three GPUs
 AB, BA = "%s->%s" % (A, B), "%s->%s" % (B, A)
 IDLE = {
-    probe.APPS_COMMAND: "",
-    probe.GPUS_COMMAND: "00000000:01:00.0, 4, 0, Disabled\n00000000:11:00.0, 4, 0, Disabled\n",
+    p2p_probe.APPS_COMMAND: "",
+    p2p_probe.GPUS_COMMAND: "00000000:01:00.0, 4, 0, Disabled\n00000000:11:00.0, 4, 0, Disabled\n",
 }
 
 
@@ -61,7 +61,7 @@ class Host(ProbeEvidence):
         return Outcome(tuple(argv), "absent") if said is None else Outcome(tuple(argv), "ok", rc=0, stdout=said.encode())
 
     def facts(self, **params: Any) -> dict[str, Any]:
-        return probe.facts(self, {"when_busy": "skip", "collective": "false", **params}, Errors("probe"), self.only_initialise)
+        return p2p_probe.facts(self, {"when_busy": "skip", "collective": "false", **params}, Errors("probe"), self.only_initialise)
 
 
 def run_probe(library: Path, limit_s: float = 60, options: dict[str, Any] | None = None, **steered: str) -> dict[str, Any]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from ansible.module_utils.gpu_report import causes, collector, digest, loaded, verdict
+from ansible.module_utils.gpu_checks import causes, loaded, verdict
+from ansible.module_utils.gpu_report import collector, digest
 
 MADE: dict[str, dict[str, Any]] = {}  # the last result of each check
 RUN = {"playbook": "validate.yml", "started_at": "2026-01-02T03:04:05+00:00", "seconds": 4.2, "ansible_core": "2.21.5"}

@@ -5,9 +5,10 @@ import functools
 from pathlib import Path
 from typing import Any
 
-from ansible.module_utils.gpu_host import bundle, gpus
-from ansible.module_utils.gpu_host.errors import Errors
-from ansible.module_utils.gpu_host.evidence import OK, Outcome
+from ansible.module_utils.gpu_host import gpus
+from ansible.module_utils.gpu_host.evidence import bundle
+from ansible.module_utils.gpu_host.evidence.errors import Errors
+from ansible.module_utils.gpu_host.evidence.interface import OK, Outcome
 
 HOSTS = Path(__file__).resolve().parents[1] / "fixtures" / "hosts"
 Answers = dict[tuple[str, ...], "bytes | str | Outcome"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from ansible.module_utils.gpu_host import acs
+from ansible.module_utils.gpu_host.pcie import acs
 
 
 def gpu(path: list[str] | None, root: str | None = "pci0000:00") -> dict[str, Any]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 import json
 
 import pytest
-from ansible.module_utils.gpu_host import bundle
-from ansible.module_utils.gpu_report.anonymise import anonymise
+from ansible.module_utils.gpu_host.evidence import bundle
+from ansible.module_utils.gpu_host.evidence.anonymise import anonymise
 
 UUID = "499aea4a-dfe1-7299-021c-e6759854fa78"
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible.module_utils.gpu_host import bundle, evidence
-from ansible.module_utils.gpu_host.evidence import Entry, Evidence, Listing, Outcome, Reading
+from ansible.module_utils.gpu_host.evidence import bundle, interface
+from ansible.module_utils.gpu_host.evidence.interface import Entry, Evidence, Listing, Outcome, Reading
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,7 +22,7 @@ class Scripted(Evidence):
     def __init__(self, reads: dict[str, Reading], lists: dict[str, Listing], runs: dict[tuple[str, ...], Outcome]) -> None:
         self.reads, self.lists, self.runs = reads, lists, runs
 
-    def read(self, path: str, limit: int = evidence.READ_LIMIT_BYTES) -> Reading:
+    def read(self, path: str, limit: int = interface.READ_LIMIT_BYTES) -> Reading:
         found = self.reads[path]
         return found if found.data is None or len(found.data) <= limit else Reading(path, "ok", found.data[:limit], True)
 
@@ -97,7 +97,7 @@ def test_what_goes_in_comes_out(readings: list[Reading], listings: list[Listing]
 def test_what_a_bundle_lacks_is_not_captured_and_not_absent() -> None:
     empty = bundle.parse(bundle.dump(MANIFEST, ()).encode())
     for answer in (empty.read("/x"), empty.list("/x"), empty.run(["x"])):
-        assert answer.status == evidence.NOT_CAPTURED and not answer.ok and answer.reason
+        assert answer.status == interface.NOT_CAPTURED and not answer.ok and answer.reason
 
 
 def test_of_two_readings_the_longer_is_kept() -> None:

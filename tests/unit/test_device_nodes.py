@@ -8,7 +8,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from ansible.module_utils.gpu_host import bundle, device_nodes
+from ansible.module_utils.gpu_host import device_nodes
+from ansible.module_utils.gpu_host.evidence import bundle
 from host_evidence import Host, gathered
 from hypothesis import given
 from hypothesis import strategies as st

@@ -9,8 +9,10 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import pytest
-from ansible.module_utils.gpu_host import bundle, cuda_toolkits, driver, driver_packages, driver_services
-from ansible.module_utils.gpu_host.errors import Errors
+from ansible.module_utils.gpu_host import driver
+from ansible.module_utils.gpu_host.evidence import bundle
+from ansible.module_utils.gpu_host.evidence.errors import Errors
+from ansible.module_utils.gpu_host.nvidia import cuda_toolkits, driver_packages, driver_services
 from host_evidence import Host, gathered
 from hypothesis import given
 from hypothesis import strategies as st

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from ansible.module_utils.gpu_host import driver_requirements as requirements
-from ansible.module_utils.gpu_host import versions
+from ansible.module_utils.gpu_host.linux import versions
+from ansible.module_utils.gpu_host.nvidia import driver_requirements as requirements
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible.module_utils.gpu_report import causes, engine, expressions
+from ansible.module_utils.gpu_checks import causes, engine, expressions
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -239,7 +239,7 @@ class _Python:
 
 @given(_conditions)
 def test_unknown_only_where_the_null_matters(condition: str) -> None:
-    from ansible.module_utils.gpu_report.checks import build
+    from ansible.module_utils.gpu_checks.checks import build
 
     host = {"yes": True, "no": False, "null": None, "other": None}
     (check,) = build({"x.yml": [item(that=[condition])]})

@@ -11,10 +11,10 @@ import time
 from pathlib import Path
 
 import pytest
-from ansible.module_utils.gpu_host import bounded_reads, commands, evidence
-from ansible.module_utils.gpu_host.errors import Errors
-from ansible.module_utils.gpu_host.evidence import ABSENT, DENIED, FAILED, HUNG, OK, TIMEOUT
-from ansible.module_utils.gpu_host.live import LiveEvidence
+from ansible.module_utils.gpu_host.evidence import bounded_reads, commands, interface
+from ansible.module_utils.gpu_host.evidence.errors import Errors
+from ansible.module_utils.gpu_host.evidence.interface import ABSENT, DENIED, FAILED, HUNG, OK, TIMEOUT
+from ansible.module_utils.gpu_host.evidence.live import LiveEvidence
 
 
 def alive(pid: int) -> bool:
@@ -84,7 +84,7 @@ def test_a_file_of_200_mb_takes_little_memory_and_time(tmp_path: Path) -> None:
         handle.truncate(200 * 1024 * 1024)
     began = time.monotonic()
     reading = LiveEvidence(str(tmp_path)).read("/big")
-    assert (len(reading.data or b""), reading.truncated) == (evidence.READ_LIMIT_BYTES, True)
+    assert (len(reading.data or b""), reading.truncated) == (interface.READ_LIMIT_BYTES, True)
     assert time.monotonic() - began < 2
 
 

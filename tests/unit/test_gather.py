@@ -6,9 +6,10 @@ import types
 from typing import Any
 
 import pytest
-from ansible.module_utils.gpu_host import bundle, gather
-from ansible.module_utils.gpu_host.errors import Errors
-from ansible.module_utils.gpu_host.evidence import Listing, Outcome, Reading
+from ansible.module_utils.gpu_host import gather
+from ansible.module_utils.gpu_host.evidence import bundle
+from ansible.module_utils.gpu_host.evidence.errors import Errors
+from ansible.module_utils.gpu_host.evidence.interface import Listing, Outcome, Reading
 
 
 def test_choice_of_subjects() -> None:

@@ -9,9 +9,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import pytest
 from ansible.module_utils.gpu_host import gpus
-from ansible.module_utils.gpu_host.errors import Errors
-from ansible.module_utils.gpu_host.evidence import ABSENT, HUNG, OK, TIMEOUT, Outcome
-from ansible.module_utils.gpu_host.gpu_findings import LISTS
+from ansible.module_utils.gpu_host.evidence.errors import Errors
+from ansible.module_utils.gpu_host.evidence.interface import ABSENT, HUNG, OK, TIMEOUT, Outcome
+from ansible.module_utils.gpu_host.smi.gpu_findings import LISTS
 from smi_host import block, evidence, gathered, xml
 
 XML, TEXT, TABLE, INDEX = gpus.XML, gpus.TEXT, gpus.TABLE, gpus.INDEX

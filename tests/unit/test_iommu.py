@@ -9,8 +9,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import pytest
 from ansible.module_utils.gpu_host import iommu
-from ansible.module_utils.gpu_host.bundle import BundleEvidence
-from ansible.module_utils.gpu_host.errors import Errors
+from ansible.module_utils.gpu_host.evidence.bundle import BundleEvidence
+from ansible.module_utils.gpu_host.evidence.errors import Errors
 from pci_tree import Tree
 
 ROOT = Path(__file__).resolve().parents[2]

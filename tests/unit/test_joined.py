@@ -8,9 +8,9 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import pytest
-from ansible.module_utils.gpu_host import gpus, joined
-from ansible.module_utils.gpu_host.errors import Errors
-from ansible.module_utils.gpu_host.evidence import ABSENT, Outcome
+from ansible.module_utils.gpu_host import cross_facts, gpus
+from ansible.module_utils.gpu_host.evidence.errors import Errors
+from ansible.module_utils.gpu_host.evidence.interface import ABSENT, Outcome
 from smi_host import block, evidence, xml
 
 A, B = "0000:01:00.0", "0000:02:00.0"
@@ -26,7 +26,7 @@ def not_installed() -> dict[str, Any]:
 
 
 def join(**facts: Any) -> dict[str, Any]:
-    return joined.join({**dict.fromkeys(SUBJECTS), **facts}, Errors("joined"))
+    return cross_facts.join({**dict.fromkeys(SUBJECTS), **facts}, Errors("joined"))
 
 
 def card(driver: str | None = "nvidia", width: int = 16) -> dict[str, Any]:
@@ -35,8 +35,8 @@ def card(driver: str | None = "nvidia", width: int = 16) -> dict[str, Any]:
 
 def test_nothing_known_makes_nothing_known() -> None:
     assert set(join().values()) == {None}
-    assert set(joined.SOURCES) == set(join()), "a fact without sources is unknown without a reason"
-    assert set(joined.join({}, Errors("joined")).values()) == {None}
+    assert set(cross_facts.SOURCES) == set(join()), "a fact without sources is unknown without a reason"
+    assert set(cross_facts.join({}, Errors("joined")).values()) == {None}
 
 
 def test_a_card_that_the_driver_does_not_show() -> None:

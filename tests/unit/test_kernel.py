@@ -9,7 +9,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import pytest
-from ansible.module_utils.gpu_host import kernel, kernel_cmdline
+from ansible.module_utils.gpu_host import kernel
+from ansible.module_utils.gpu_host.linux import kernel_cmdline
 from host_evidence import Host, gathered
 from hypothesis import given
 from hypothesis import strategies as st

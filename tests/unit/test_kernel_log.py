@@ -10,7 +10,9 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import pytest
-from ansible.module_utils.gpu_host import gpu_addresses, kernel_log, log_findings, log_lines, log_patterns
+from ansible.module_utils.gpu_host import kernel_log
+from ansible.module_utils.gpu_host.log import log_findings, log_lines, log_patterns
+from ansible.module_utils.gpu_host.pcie import gpu_addresses
 from host_evidence import Host, gathered
 from hypothesis import given
 from hypothesis import strategies as st

@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible.module_utils.gpu_host import lspci, pci
-from ansible.module_utils.gpu_host.bundle import BundleEvidence
-from ansible.module_utils.gpu_host.errors import Errors
+from ansible.module_utils.gpu_host import pci
+from ansible.module_utils.gpu_host.evidence.bundle import BundleEvidence
+from ansible.module_utils.gpu_host.evidence.errors import Errors
+from ansible.module_utils.gpu_host.pcie import lspci
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

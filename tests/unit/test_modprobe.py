@@ -9,8 +9,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import pytest
-from ansible.module_utils.gpu_host import modprobe
-from ansible.module_utils.gpu_host.errors import Errors
+from ansible.module_utils.gpu_host.evidence.errors import Errors
+from ansible.module_utils.gpu_host.linux import modprobe
 from host_evidence import Host
 from hypothesis import given
 from hypothesis import strategies as st

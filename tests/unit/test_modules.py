@@ -9,7 +9,9 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import pytest
-from ansible.module_utils.gpu_host import bundle, module_values, modules
+from ansible.module_utils.gpu_host import modules
+from ansible.module_utils.gpu_host.evidence import bundle
+from ansible.module_utils.gpu_host.linux import module_values
 from host_evidence import Host, gathered
 from hypothesis import given
 from hypothesis import strategies as st

@@ -8,9 +8,10 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import pytest
-from ansible.module_utils.gpu_host import gpus, p2p, smi_matrix
-from ansible.module_utils.gpu_host.errors import Errors
-from ansible.module_utils.gpu_host.evidence import ABSENT, HUNG, OK, Outcome
+from ansible.module_utils.gpu_host import gpus, p2p
+from ansible.module_utils.gpu_host.evidence.errors import Errors
+from ansible.module_utils.gpu_host.evidence.interface import ABSENT, HUNG, OK, Outcome
+from ansible.module_utils.gpu_host.smi import topo_matrix
 from smi_host import Answers, evidence, host
 
 A, B, C = "0000:01:00.0", "0000:02:00.0", "0000:03:00.0"
@@ -90,7 +91,7 @@ def test_what_is_no_known_status_is_unknown(cell: str) -> None:
     ],
 )
 def test_every_layout(text: str) -> None:
-    parsed = smi_matrix.parse(text.encode())
+    parsed = topo_matrix.parse(text.encode())
     assert set(p2p.statuses(parsed).values()) == {"OK"} and len(p2p.statuses(parsed)) == 6
 
 

@@ -10,9 +10,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import pci_tree
 import pytest
-from ansible.module_utils.gpu_host import pci, pci_config, pci_devices
-from ansible.module_utils.gpu_host.bundle import BundleEvidence
-from ansible.module_utils.gpu_host.errors import Errors
+from ansible.module_utils.gpu_host import pci
+from ansible.module_utils.gpu_host.evidence.bundle import BundleEvidence
+from ansible.module_utils.gpu_host.evidence.errors import Errors
+from ansible.module_utils.gpu_host.pcie import config_space, pci_devices
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pci_tree import DOWNSTREAM, REDIRECT, UPSTREAM, Tree
@@ -289,4 +290,4 @@ def test_a_cut_never_hides_a_redirect(length: int) -> None:
     tree.file("/sys/bus/pci/devices/0000:02:01.0/config", pci_tree.config(DOWNSTREAM, REDIRECT, secondary=4)[:length])
     found = gathered(tree)[0]["redirecting_switch_ports"]
     assert found is None or [port["address"] for port in found] == ["0000:02:01.0"]
-    assert found is None or length >= 0x2A8 >= pci_config.CONVENTIONAL_BYTES
+    assert found is None or length >= 0x2A8 >= config_space.CONVENTIONAL_BYTES

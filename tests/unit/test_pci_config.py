@@ -11,7 +11,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import pci_tree
 import pytest
-from ansible.module_utils.gpu_host import lspci, pci_config
+from ansible.module_utils.gpu_host.pcie import config_space, lspci
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -36,14 +36,14 @@ GOOD = pci_tree.config(pci_tree.ROOT_PORT, pci_tree.REDIRECT, secondary=1)
 
 def test_the_recording_holds_what_these_tests_are_about() -> None:
     assert len(BYTES) == len(WORDS) == 37
-    kinds = [(pci_config.parse(data) or {}).get("express") for data in BYTES.values()]
+    kinds = [(config_space.parse(data) or {}).get("express") for data in BYTES.values()]
     assert {express["kind"] for express in kinds if express} == {"root_port", "upstream", "downstream", "endpoint"}
 
 
 @pytest.mark.parametrize("address", sorted(BYTES))
 def test_bytes_and_lspcis_words_agree(address: str) -> None:
     """The words come from lspci's own decoder (`-vvv`, without the dump), the bytes from ours."""
-    ours, theirs = pci_config.parse(BYTES[address]), WORDS[address]["config"]
+    ours, theirs = config_space.parse(BYTES[address]), WORDS[address]["config"]
     assert ours is not None
     assert {name: ours[name] for name in ("secondary_bus", "subordinate_bus", "acs", "resizable_bars")} == {
         name: theirs[name] for name in ("secondary_bus", "subordinate_bus", "acs", "resizable_bars")}
@@ -54,22 +54,22 @@ def test_bytes_and_lspcis_words_agree(address: str) -> None:
 def test_acs_control_bit_by_bit(value: int, redirects: bool) -> None:
     """The values that setpci wrote and lspci showed in the recording of a port (0x007f reads back as 0x005f)."""
     data = bytearray(BYTES["0000:20:00.0"])
-    offset = pci_config.walk_extended(bytes(data), True)[0][pci_config.EXT_ACS]
+    offset = config_space.walk_extended(bytes(data), True)[0][config_space.EXT_ACS]
     struct.pack_into("<H", data, offset + 6, value)
-    acs = (pci_config.parse(bytes(data)) or {})["acs"]
+    acs = (config_space.parse(bytes(data)) or {})["acs"]
     assert acs["control_raw"] == "%04x" % value
     assert acs["control"]["source_validation"] == bool(value & 1)
     assert (acs["control"]["request_redirect"] or acs["control"]["completion_redirect"]) == redirects
 
 
 def test_a_port_without_the_capability_has_none() -> None:
-    assert (pci_config.parse(BYTES["0000:00:0c.0"]) or {})["acs"] is False
+    assert (config_space.parse(BYTES["0000:00:0c.0"]) or {})["acs"] is False
 
 
 @pytest.mark.parametrize("length", [*range(0, 300), 500, 0x2A0, 0x2A7, 1000, 4095])
 def test_a_cut_makes_unknown_never_wrong(length: int) -> None:
-    whole = pci_config.parse(pci_tree.config(pci_tree.ROOT_PORT, pci_tree.REDIRECT, secondary=5))
-    cut = pci_config.parse(pci_tree.config(pci_tree.ROOT_PORT, pci_tree.REDIRECT, secondary=5)[:length])
+    whole = config_space.parse(pci_tree.config(pci_tree.ROOT_PORT, pci_tree.REDIRECT, secondary=5))
+    cut = config_space.parse(pci_tree.config(pci_tree.ROOT_PORT, pci_tree.REDIRECT, secondary=5)[:length])
     assert whole is not None
     if length < 64:
         assert cut is None
@@ -82,22 +82,22 @@ def test_a_cut_makes_unknown_never_wrong(length: int) -> None:
 
 
 def test_an_ordinary_user_sees_64_bytes() -> None:
-    seen = pci_config.parse(pci_tree.config(pci_tree.ROOT_PORT, pci_tree.REDIRECT, secondary=5)[:64])
+    seen = config_space.parse(pci_tree.config(pci_tree.ROOT_PORT, pci_tree.REDIRECT, secondary=5)[:64])
     assert seen is not None
     assert (seen["secondary_bus"], seen["express"], seen["acs"], seen["resizable_bars"]) == (5, None, None, None)
 
 
 def test_all_ones_is_no_answer() -> None:
-    assert pci_config.parse(b"\xff" * 4096) is None
+    assert config_space.parse(b"\xff" * 4096) is None
     lost_above = pci_tree.config()[:256] + b"\xff" * 3840
-    assert (pci_config.parse(lost_above) or {})["acs"] is None
+    assert (config_space.parse(lost_above) or {})["acs"] is None
 
 
 def test_lists_that_run_in_a_circle_end() -> None:
     data = bytearray(pci_tree.config(acs=0))
     data[0x60], data[0x61] = 0x05, 0x60  # a capability that points to itself
     struct.pack_into("<I", data, 0x2A0, 0x0002 | 1 << 16 | 0x100 << 20)  # and an extended one that points back
-    seen = pci_config.parse(bytes(data))
+    seen = config_space.parse(bytes(data))
     assert seen is not None
     assert (seen["express"], seen["acs"], seen["capabilities_known"]) == (None, None, False)
 
@@ -107,9 +107,9 @@ def test_resizable_bar() -> None:
     data = bytearray(pci_tree.config())
     struct.pack_into("<I", data, 0x100, 0x15 | 1 << 16)
     struct.pack_into("<II", data, 0x104, 0x0000FC00 << 4 | 0x10, 1 | 1 << 5 | 8 << 8)
-    assert (pci_config.parse(bytes(data)) or {})["resizable_bars"] == [{"index": 1, "size_mib": 256, "max_size_mib": 32768}]
+    assert (config_space.parse(bytes(data)) or {})["resizable_bars"] == [{"index": 1, "size_mib": 256, "max_size_mib": 32768}]
     struct.pack_into("<II", data, 0x104, 0, 2 | 1 << 5 | 17 << 8 | 2 << 16)
-    assert (pci_config.parse(bytes(data)) or {})["resizable_bars"] == [{"index": 2, "size_mib": 131072, "max_size_mib": 1 << 29}]
+    assert (config_space.parse(bytes(data)) or {})["resizable_bars"] == [{"index": 2, "size_mib": 131072, "max_size_mib": 1 << 29}]
 
 
 @settings(max_examples=150, deadline=None)
@@ -119,6 +119,6 @@ def test_resizable_bar() -> None:
 ))
 def test_any_bytes_are_read_without_a_fault_and_soon(data: bytes) -> None:
     began = time.monotonic()
-    seen = pci_config.parse(data)
+    seen = config_space.parse(data)
     assert time.monotonic() - began < 0.5
     assert seen is None or {"express", "acs", "resizable_bars"} <= set(seen)

@@ -12,7 +12,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import pytest
-from ansible.module_utils.gpu_host import probe
+from ansible.module_utils.gpu_host import p2p_probe
 from probe_library import AB, BA, A, B, C, Host, compiled, run_probe
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -35,7 +35,7 @@ def test_a_healthy_pair_is_measured_in_full(library: Path) -> None:
     found = facts(library)
     assert verdicts(found) == {AB: "ok", BA: "ok"}
     assert found["ran"] and found["all_delivered"] is found["all_fast"] is True and found["cuda"]["result_code"] == 0
-    assert {name: found[name] for name in probe.LISTS if found[name]} == {}
+    assert {name: found[name] for name in p2p_probe.LISTS if found[name]} == {}
     pair = found["pairs"][AB]
     assert {method: result["status"] for method, result in pair["delivered"].items()} == dict.fromkeys(("copy_engine", "sm_store", "sm_load"), "ok")
     assert pair["control_delivered"]["status"] == "ok"
@@ -109,7 +109,7 @@ def test_one_wrong_byte_at_the_end_of_a_large_transfer_is_found(library: Path) -
 )
 def test_a_pair_that_stops_on_a_rung_is_in_its_list(library: Path, steered: dict[str, str], lists: dict[str, list[str]], words: str) -> None:
     found = facts(library, **steered)
-    assert {name: found[name] for name in probe.LISTS if found[name]} == lists
+    assert {name: found[name] for name in p2p_probe.LISTS if found[name]} == lists
     assert words in found["pairs"][AB]["reason"]
     assert words in str(found["explanations"])
 
@@ -192,7 +192,7 @@ def test_a_transfer_that_hangs_costs_its_pair_only(library: Path) -> None:
     raw = run_probe(library, options={"pair_limit_s": 1.5}, STANDIN_GPUS="3", STANDIN_HANG="0>1")
     assert [event["kind"] for event in raw["events"]] == ["hung"]
     context: dict[str, Any] = {"topology": {}, "p2p": {}, "in_guest": None}
-    found = probe.build(raw, probe._empty(), context)
+    found = p2p_probe.build(raw, p2p_probe._empty(), context)
     assert found["hung_pairs"] == [AB] and found["pairs"][AB]["failed_rung"] == "delivered"
     # Both directions of a round are left out together; every other pair is measured.
     others = {name: verdict for name, verdict in verdicts(found).items() if {A, B} != set(name.split("->"))}
@@ -201,7 +201,7 @@ def test_a_transfer_that_hangs_costs_its_pair_only(library: Path) -> None:
 
 def test_a_gpu_lost_in_the_middle_takes_only_its_own_pairs(library: Path) -> None:
     raw = run_probe(library, STANDIN_GPUS="4", STANDIN_LOST="1@700")
-    found = probe.build(raw, probe._empty(), {"topology": {}, "p2p": {}, "in_guest": None})
+    found = p2p_probe.build(raw, p2p_probe._empty(), {"topology": {}, "p2p": {}, "in_guest": None})
     assert raw["events"] and all(event["kind"] == "lost" for event in raw["events"])
     assert {verdict for name, verdict in verdicts(found).items() if B not in name} == {"ok"}
     assert "ok" not in {verdict for name, verdict in verdicts(found).items() if B in name}
@@ -255,4 +255,4 @@ def test_the_environment_hides_no_gpu(library: Path) -> None:
 
 
 def test_the_same_keys_on_every_host(library: Path, tmp_path: Path) -> None:
-    assert set(facts(library)) == set(facts(tmp_path)) == set(facts(library, STANDIN_INIT="999")) == set(probe._empty())
+    assert set(facts(library)) == set(facts(tmp_path)) == set(facts(library, STANDIN_INIT="999")) == set(p2p_probe._empty())

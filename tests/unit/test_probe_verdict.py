@@ -10,7 +10,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "module_utils"))
 
 import pytest
-from ansible.module_utils.gpu_host import probe, probe_collective, probe_verdict
+from ansible.module_utils.gpu_host import p2p_probe
+from ansible.module_utils.gpu_host.p2p_probe import all_reduce, pair_verdict
 from gpu_probe import driver, gpu, kernels, load, measure
 
 GEN5 = {"link": {"speed_gt_s": 32.0, "width": 16}}
@@ -54,15 +55,15 @@ def pair(rate: float, latency: float, control: float = 32.6, control_latency: fl
     ],
 )
 def test_the_least_bandwidth_by_path_and_link(path: str, ends: dict[str, Any], in_guest: bool, rate: float, good: bool) -> None:
-    least = probe_verdict.least_bandwidth(path, (ends, ends), None, in_guest)
+    least = pair_verdict.least_bandwidth(path, (ends, ends), None, in_guest)
     assert (least["gb_s"] is None or rate >= least["gb_s"]) is good, least
-    verdict = probe_verdict.judge(pair(rate, 1.0, control=5.0), least)
+    verdict = pair_verdict.judge(pair(rate, 1.0, control=5.0), least)
     assert verdict["verdict"] == ("ok" if good else "slow")
     assert good or least["basis"] in verdict["reason"]
 
 
 def test_the_slower_of_two_links_counts() -> None:
-    assert probe_verdict.least_bandwidth("NODE", (GEN5, GEN4), None, False)["basis"].startswith("PCIe 16 GT/s x16")
+    assert pair_verdict.least_bandwidth("NODE", (GEN5, GEN4), None, False)["basis"].startswith("PCIe 16 GT/s x16")
 
 
 @pytest.mark.parametrize(
@@ -88,14 +89,14 @@ def test_the_slower_of_two_links_counts() -> None:
     ],
 )
 def test_the_first_rung_that_fails(found: dict[str, Any], verdict: str, rung: str | None) -> None:
-    judged = probe_verdict.judge(found, NOTHING_KNOWN)
+    judged = pair_verdict.judge(found, NOTHING_KNOWN)
     assert (judged["verdict"], judged["failed_rung"]) == (verdict, rung)
     assert judged["reason"]
 
 
 def test_a_flag_that_never_shows_is_data_that_does_not_arrive() -> None:
     flags = {"copy_12k_back_to_back": {"median": 1.0}, "flag_round_trip": {"median": None, "no_answer": True, "reason": "after 0 of 550 trips"}}
-    assert probe_verdict.judge(pair(53.0, 1.0, latency_us=flags), NOTHING_KNOWN)["verdict"] == "not_delivered"
+    assert pair_verdict.judge(pair(53.0, 1.0, latency_us=flags), NOTHING_KNOWN)["verdict"] == "not_delivered"
 
 
 def measured(total_into_one: float, total_of_all: float) -> dict[str, Any]:
@@ -108,7 +109,7 @@ def measured(total_into_one: float, total_of_all: float) -> dict[str, Any]:
         "all_at_once": {"bandwidth_gb_s": {"median": total_of_all}, "corrupt_pairs": []},
         "cuda": {"initialised": True},
     }
-    return probe.build(raw, probe._empty(), {"topology": {}, "p2p": {}, "in_guest": False})
+    return p2p_probe.build(raw, p2p_probe._empty(), {"topology": {}, "p2p": {}, "in_guest": False})
 
 
 def test_a_collapse_under_load_shows_only_there() -> None:
@@ -129,7 +130,7 @@ host:12:53 [1] NCCL INFO Connected all rings
 
 
 def test_transports_of_nccl() -> None:
-    found = probe_collective.transports(NCCL_LOG, {0: "0000:01:00.0", 1: "0000:11:00.0"})
+    found = all_reduce.transports(NCCL_LOG, {0: "0000:01:00.0", 1: "0000:11:00.0"})
     assert found == {
         "0000:01:00.0->0000:11:00.0": ["P2P/CUMEM", "P2P/CUMEM/read"],
         "0000:11:00.0->0000:01:00.0": ["SHM/direct/direct"],
@@ -156,7 +157,7 @@ def arm(state: str = "finished", wrong: int = 0, **more: Any) -> dict[str, Any]:
     ],
 )
 def test_the_all_reduce_is_judged_against_its_control(configured: dict[str, Any], control: dict[str, Any], verdict: str) -> None:
-    found = probe_collective.facts({"arms": {"configured": configured, "p2p_disabled": control}}, None)
+    found = all_reduce.facts({"arms": {"configured": configured, "p2p_disabled": control}}, None)
     assert found["verdict"] == verdict
     assert (found["explanation"] is None) is (verdict == "ok")
 
@@ -164,12 +165,12 @@ def test_the_all_reduce_is_judged_against_its_control(configured: dict[str, Any]
 def test_bus_bandwidth_is_reckoned_as_nccl_tests_does() -> None:
     sizes: dict[str, Any] = {}
     for seconds in (0.001, 0.002):
-        probe_collective._merge(sizes, {"size_bytes": 10**6, "wrong": 0, "first_wrong": None, "seconds": [seconds] * 5}, 8)
+        all_reduce._merge(sizes, {"size_bytes": 10**6, "wrong": 0, "first_wrong": None, "seconds": [seconds] * 5}, 8)
     assert sizes["1000000"]["bus_bandwidth_gb_s"] == pytest.approx(2 * 7 / 8 * 1e6 / 0.002 / 1e9, rel=0.01)
 
 
 def test_pairs_that_nccl_does_not_join_by_p2p_are_named() -> None:
-    found = probe_collective.facts({"arms": {"configured": arm(transports={"a->b": ["SHM/direct/direct"], "b->a": ["P2P/CUMEM"]})}}, None)
+    found = all_reduce.facts({"arms": {"configured": arm(transports={"a->b": ["SHM/direct/direct"], "b->a": ["P2P/CUMEM"]})}}, None)
     assert found["pairs_without_p2p"] == ["a->b via SHM/direct/direct"]
 
 
@@ -191,10 +192,10 @@ for size in os.environ["PROBE_SIZES"].split(","):
 
 @pytest.mark.parametrize(("how", "verdict"), [("good", "ok"), ("hang", "hangs"), ("fail", "inconclusive")])
 def test_ranks_are_started_watched_and_ended(monkeypatch: pytest.MonkeyPatch, how: str, verdict: str) -> None:
-    monkeypatch.setattr(probe_collective, "RANK", RANK)
-    monkeypatch.setattr(probe_collective, "ARM_LIMIT_S", 3.0)
-    raw = probe_collective.run(sys.executable, 2, {"HOW": how}, sizes=(12288,))
-    found = probe_collective.facts(raw, None)
+    monkeypatch.setattr(all_reduce, "RANK", RANK)
+    monkeypatch.setattr(all_reduce, "ARM_LIMIT_S", 3.0)
+    raw = all_reduce.run(sys.executable, 2, {"HOW": how}, sizes=(12288,))
+    found = all_reduce.facts(raw, None)
     assert found["verdict"] == verdict, raw
     configured = raw["arms"]["configured"]
     assert configured["transports"] == {"0000:01:00.0->0000:02:00.0": ["P2P/CUMEM"], "0000:02:00.0->0000:01:00.0": ["P2P/CUMEM"]}
@@ -206,7 +207,7 @@ def test_ranks_are_started_watched_and_ended(monkeypatch: pytest.MonkeyPatch, ho
 
 
 def test_a_python_without_torch_is_refused_with_the_reason() -> None:
-    assert probe_collective.find_python("/bin/false") == (None, "/bin/false has no PyTorch")
+    assert all_reduce.find_python("/bin/false") == (None, "/bin/false has no PyTorch")
 
 
 @pytest.mark.parametrize("architecture", ["sm_75", "sm_80", "sm_90", "sm_120"])

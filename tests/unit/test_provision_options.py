@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible.module_utils.gpu_host import modprobe
-from ansible.module_utils.gpu_host.errors import Errors
-from ansible.module_utils.gpu_host.evidence import ABSENT, OK, Entry, Evidence, Listing, Outcome, Reading
+from ansible.module_utils.gpu_host.evidence.errors import Errors
+from ansible.module_utils.gpu_host.evidence.interface import ABSENT, OK, Entry, Evidence, Listing, Outcome, Reading
+from ansible.module_utils.gpu_host.linux import modprobe
 from ansible.module_utils.gpu_provision import gpu_users, module_options, reloading
 from hypothesis import given
 from hypothesis import strategies as st

@@ -5,8 +5,10 @@ import json
 from typing import Any
 
 import pytest
-from ansible.module_utils.gpu_host import bundle, proxmox, pve_claims, pve_guests, pve_host
-from ansible.module_utils.gpu_host.errors import Errors
+from ansible.module_utils.gpu_host import proxmox
+from ansible.module_utils.gpu_host.evidence import bundle
+from ansible.module_utils.gpu_host.evidence.errors import Errors
+from ansible.module_utils.gpu_host.pve import card_claims, node_driver, node_guests
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -27,10 +29,10 @@ def folder(path: str, *names: str, **entries: dict[str, Any]) -> dict[str, Any]:
 
 
 def vms(configs: dict[str, str], *more: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    records = [folder(pve_guests.VM_DIRECTORY, *["%s.conf" % vmid for vmid in configs], "100.conf.bak")]
-    records += [file("%s/%s.conf" % (pve_guests.VM_DIRECTORY, vmid), text) for vmid, text in configs.items()]
+    records = [folder(node_guests.VM_DIRECTORY, *["%s.conf" % vmid for vmid in configs], "100.conf.bak")]
+    records += [file("%s/%s.conf" % (node_guests.VM_DIRECTORY, vmid), text) for vmid, text in configs.items()]
     records += [{"read": "/var/run/qemu-server/%s.pid" % vmid, "status": "absent"} for vmid in configs]
-    found = pve_guests.vms(bundle.BundleEvidence({}, [*records, *more]), Errors("proxmox"), "pve1", DEVICES)
+    found = node_guests.vms(bundle.BundleEvidence({}, [*records, *more]), Errors("proxmox"), "pve1", DEVICES)
     assert found is not None
     return found
 
@@ -69,7 +71,7 @@ def test_clique_grants_that_do_not_hold(args: str, fault: str) -> None:
 
 def test_a_mapping_is_looked_up_for_this_node() -> None:
     mapping = "gpu\n\tmap node=pve2,path=0000:99:00.0\n\tmap node=pve1,path=0000:01:00.0\n\tmap node=pve1,path=0000:11:00.0\n"
-    found = vms({"101": "hostpci0: mapping=gpu,pcie=1\n", "102": "hostpci0: mapping=gone\n"}, file(pve_guests.MAPPING_FILE, mapping))
+    found = vms({"101": "hostpci0: mapping=gpu,pcie=1\n", "102": "hostpci0: mapping=gone\n"}, file(node_guests.MAPPING_FILE, mapping))
     entry = found["101"]["hostpci"][0]
     assert entry["addresses"] == GPUS and entry["alternatives"] == 2
     # Proxmox takes one of the two when the VM starts: nothing is claimed for certain, and one GPU comes.
@@ -89,16 +91,16 @@ def test_a_stale_pid_file_is_no_running_vm() -> None:
 
 
 def test_a_pid_file_that_was_not_captured_leaves_the_state_unknown() -> None:
-    records = [folder(pve_guests.VM_DIRECTORY, "101.conf"), file(pve_guests.VM_DIRECTORY + "/101.conf", "hostpci0: 0000:01:00.0\n")]
+    records = [folder(node_guests.VM_DIRECTORY, "101.conf"), file(node_guests.VM_DIRECTORY + "/101.conf", "hostpci0: 0000:01:00.0\n")]
     errors = Errors("proxmox")
-    found = pve_guests.vms(bundle.BundleEvidence({}, records), errors, "pve1", DEVICES)
+    found = node_guests.vms(bundle.BundleEvidence({}, records), errors, "pve1", DEVICES)
     assert found is not None and found["101"]["running"] is None and found["101"]["restart_pending"] is None
     assert [entry["source"] for entry in errors.entries] == ["/var/run/qemu-server/101.pid"]
 
 
 def test_without_sysfs_nothing_is_said_of_gpus() -> None:
-    records = [folder(pve_guests.VM_DIRECTORY, "101.conf"), file(pve_guests.VM_DIRECTORY + "/101.conf", "hostpci0: 0000:01:00.0\n")]
-    found = pve_guests.vms(bundle.BundleEvidence({}, records), Errors("proxmox"), "pve1", None)
+    records = [folder(node_guests.VM_DIRECTORY, "101.conf"), file(node_guests.VM_DIRECTORY + "/101.conf", "hostpci0: 0000:01:00.0\n")]
+    found = node_guests.vms(bundle.BundleEvidence({}, records), Errors("proxmox"), "pve1", None)
     assert found is not None and found["101"]["gpus"] is None and found["101"]["clique_faults"] is None
 
 
@@ -120,11 +122,11 @@ def claim(kind: str, vmid: str, running: bool | None = False, onboot: bool = Fal
     ],
 )
 def test_two_owners(claims: list[dict[str, Any]], found: int) -> None:
-    assert len(pve_claims.claimed_twice(card("nvidia", *claims))) == found
+    assert len(card_claims.claimed_twice(card("nvidia", *claims))) == found
 
 
 def test_drivers_against_owners() -> None:
-    conflicts = pve_claims.driver_conflicts
+    conflicts = card_claims.driver_conflicts
     assert conflicts(card("nvidia", claim("lxc", "102", True))) == []
     assert "needs the host's nvidia driver" in conflicts(card("vfio-pci", claim("lxc", "102", True)))[0]
     assert "/etc/modprobe.d/vfio.conf" in conflicts(card("nvidia", claim("lxc", "102", True), vfio="/etc/modprobe.d/vfio.conf"))[0]
@@ -136,15 +138,15 @@ def test_drivers_against_owners() -> None:
 
 def test_groups() -> None:
     vm = claim("vm", "101", True)
-    assert pve_claims.shared_groups(card("vfio-pci", vm, others=["0000:00:01.1"]), {"0000:00:01.1"}) == []
-    assert pve_claims.shared_groups(card("vfio-pci", vm, others=["0000:a1:00.0"]), set()) == ["0000:01:00.0: group 2 also holds 0000:a1:00.0"]
-    assert pve_claims.shared_groups(card("nvidia", claim("lxc", "1", True), others=["0000:a1:00.0"]), set()) == []
+    assert card_claims.shared_groups(card("vfio-pci", vm, others=["0000:00:01.1"]), {"0000:00:01.1"}) == []
+    assert card_claims.shared_groups(card("vfio-pci", vm, others=["0000:a1:00.0"]), set()) == ["0000:01:00.0: group 2 also holds 0000:a1:00.0"]
+    assert card_claims.shared_groups(card("nvidia", claim("lxc", "1", True), others=["0000:a1:00.0"]), set()) == []
 
 
 def test_vfio_ids() -> None:
     text = "options vfio-pci ids=10DE:2bb5,10de:22e8:1:2 disable_vga=1\n#options vfio-pci ids=1:2\noptions kvm ignore_msrs=1\n"
     evidence = bundle.BundleEvidence({}, [folder("/etc/modprobe.d", "vfio.conf"), file("/etc/modprobe.d/vfio.conf", text)])
-    assert pve_host.vfio_ids(evidence, ["quiet", "vfio-pci.ids=8086:1234"]) == {
+    assert node_driver.vfio_ids(evidence, ["quiet", "vfio-pci.ids=8086:1234"]) == {
         "10de:2bb5": "/etc/modprobe.d/vfio.conf",
         "10de:22e8": "/etc/modprobe.d/vfio.conf",
         "8086:1234": "/proc/cmdline",
@@ -171,7 +173,7 @@ def test_what_makes_the_nodes_before_the_guests(unit: str, wanted: bool, ready: 
         {"list": "/etc/systemd/system/multi-user.target.wants", "status": "ok", "entries": link if wanted else {}},
         file("/etc/systemd/system/nvidia-nodes.service", unit),
     ]
-    assert pve_host.at_boot(bundle.BundleEvidence({}, records), Errors("proxmox"))["ready"] is ready
+    assert node_driver.at_boot(bundle.BundleEvidence({}, records), Errors("proxmox"))["ready"] is ready
 
 
 def test_a_udev_rule_counts_and_a_comment_in_one_does_not() -> None:
@@ -179,7 +181,7 @@ def test_a_udev_rule_counts_and_a_comment_in_one_does_not() -> None:
     for text, ready in ((rule, True), ("#" + rule, False)):
         records = [folder("/etc/systemd/system"), folder("/usr/lib/udev/rules.d", "60-nvidia.rules")]
         records.append(file("/usr/lib/udev/rules.d/60-nvidia.rules", text))
-        assert pve_host.at_boot(bundle.BundleEvidence({}, records), Errors("proxmox"))["ready"] is ready
+        assert node_driver.at_boot(bundle.BundleEvidence({}, records), Errors("proxmox"))["ready"] is ready
 
 
 def test_a_host_that_is_no_proxmox() -> None:
@@ -223,10 +225,10 @@ CONFIGS = st.lists(
 def test_hostile_configurations_give_facts_that_can_be_written_as_json(vm: str, container: str, process: bytes) -> None:
     records = [
         folder("/etc/pve"),
-        folder(pve_guests.VM_DIRECTORY, "101.conf", "x.conf", "101.conf.tmp"),
-        file(pve_guests.VM_DIRECTORY + "/101.conf", vm.encode("utf-8", "replace").decode()),
-        folder(pve_guests.CT_DIRECTORY, "102.conf"),
-        file(pve_guests.CT_DIRECTORY + "/102.conf", container.encode("utf-8", "replace").decode()),
+        folder(node_guests.VM_DIRECTORY, "101.conf", "x.conf", "101.conf.tmp"),
+        file(node_guests.VM_DIRECTORY + "/101.conf", vm.encode("utf-8", "replace").decode()),
+        folder(node_guests.CT_DIRECTORY, "102.conf"),
+        file(node_guests.CT_DIRECTORY + "/102.conf", container.encode("utf-8", "replace").decode()),
         file("/var/run/qemu-server/101.pid", "7"),
         file("/proc/7/cmdline", "-id\x00101\x00" + process.decode("latin-1")),
         folder("/sys/bus/pci/devices"),

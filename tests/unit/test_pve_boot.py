@@ -4,9 +4,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from ansible.module_utils.gpu_host import pve_boot
-from ansible.module_utils.gpu_host.bundle import BundleEvidence
-from ansible.module_utils.gpu_host.errors import Errors
+from ansible.module_utils.gpu_host.evidence.bundle import BundleEvidence
+from ansible.module_utils.gpu_host.evidence.errors import Errors
+from ansible.module_utils.gpu_host.pve import node_boot
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,9 +17,9 @@ def boot(files: dict[str, str | None], lists: dict[str, list[str]] | None = None
     ]
     records += [{"list": path, "status": "ok", "entries": {name: {"kind": "file"} for name in names}} for path, names in (lists or {}).items()]
     if status is not None:
-        records.append({"run": pve_boot.STATUS, "status": "ok", "rc": 0, "stdout": status})
+        records.append({"run": node_boot.STATUS, "status": "ok", "rc": 0, "stdout": status})
     errors = Errors("proxmox")
-    return pve_boot.gather(BundleEvidence({}, records), errors), errors
+    return node_boot.gather(BundleEvidence({}, records), errors), errors
 
 
 def test_systemd_boot() -> None:
@@ -95,10 +95,10 @@ def test_what_cannot_be_read_is_unknown_with_a_reason() -> None:
     ],
 )
 def test_shell_assignments(text: str, expected: str) -> None:
-    assert pve_boot.assignments(text, {})["A"] == expected
+    assert node_boot.assignments(text, {})["A"] == expected
 
 
 @settings(deadline=None)  # a busy machine is no fault of the reader
 @given(st.text())
 def test_any_text_is_read(text: str) -> None:
-    pve_boot.assignments(text, {})
+    node_boot.assignments(text, {})

@@ -10,8 +10,8 @@ from typing import Any
 
 import pve_guest_config
 import pytest
-from ansible.module_utils.gpu_host import pve_apply
-from ansible.module_utils.gpu_host.live import LiveEvidence
+from ansible.module_utils.gpu_host.evidence.live import LiveEvidence
+from ansible.module_utils.gpu_provision import pve_apply
 
 BIN = Path(__file__).resolve().parents[1] / "fixtures" / "pve" / "bin"
 GPUS = ["0000:01:00.0", "0000:11:00.0"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from ansible.module_utils.gpu_host import pve_config, pve_lxc
+from ansible.module_utils.gpu_host.pve import container_config, guest_config
 
 OLD = """arch: amd64
 hostname: ct
@@ -25,7 +25,7 @@ MAJORS = {"nvidia": 195, "nvidia-uvm": 511, "nvidia-caps": 236}
 
 
 def read(text: str) -> dict[str, Any]:
-    return pve_lxc.read(pve_config.parse(text))
+    return container_config.read(guest_config.parse(text))
 
 
 def test_old_style() -> None:
@@ -33,29 +33,29 @@ def test_old_style() -> None:
     assert [(rule["major"], rule["minor"], rule["access"]) for rule in facts["rules"]] == [(195, None, "rwm"), (507, None, "rwm")]
     assert facts["nodes"]["/dev/nvidia0"] == {"by": "mount", "optional": True, "mode": None}
     assert facts["nodes"]["/dev/nvidiactl"]["optional"] is False
-    assert pve_lxc.missing_nodes(facts["nodes"]) == []
+    assert container_config.missing_nodes(facts["nodes"]) == []
     assert facts["unprivileged"] is False
 
 
 def test_a_number_that_changed_with_the_boot() -> None:
     facts = read(OLD)
-    assert pve_lxc.stale_rules(facts, MAJORS, {}) == [{"node": "/dev/nvidia-uvm", "major": 511, "allowed": [195, 507]}]
-    assert pve_lxc.stale_rules(facts, {**MAJORS, "nvidia-uvm": 507}, {}) == []
+    assert container_config.stale_rules(facts, MAJORS, {}) == [{"node": "/dev/nvidia-uvm", "major": 511, "allowed": [195, 507]}]
+    assert container_config.stale_rules(facts, {**MAJORS, "nvidia-uvm": 507}, {}) == []
     # The node itself says it better than /proc/devices.
-    assert pve_lxc.stale_rules(facts, MAJORS, {"/dev/nvidia-uvm": 507}) == []
+    assert container_config.stale_rules(facts, MAJORS, {"/dev/nvidia-uvm": 507}) == []
     # Without the driver nothing can be said of the number.
-    assert pve_lxc.stale_rules(facts, {}, {}) == []
+    assert container_config.stale_rules(facts, {}, {}) == []
 
 
 def test_a_rule_for_every_device_is_never_stale() -> None:
-    assert pve_lxc.stale_rules(read(OLD + "lxc.cgroup2.devices.allow: a\n"), MAJORS, {}) == []
-    assert pve_lxc.stale_rules(read(OLD + "lxc.cgroup2.devices.allow: c *:* rwm\n"), MAJORS, {}) == []
+    assert container_config.stale_rules(read(OLD + "lxc.cgroup2.devices.allow: a\n"), MAJORS, {}) == []
+    assert container_config.stale_rules(read(OLD + "lxc.cgroup2.devices.allow: c *:* rwm\n"), MAJORS, {}) == []
 
 
 def test_rules_of_cgroup_version_1_allow_nothing() -> None:
     facts = read("lxc.cgroup.devices.allow: c 195:* rwm\nlxc.mount.entry: /dev/nvidia0 dev/nvidia0 none bind,create=file\n")
     assert facts["cgroup1_rules"] == ["c 195:* rwm"]
-    assert [item["node"] for item in pve_lxc.stale_rules(facts, MAJORS, {})] == ["/dev/nvidia0"]
+    assert [item["node"] for item in container_config.stale_rules(facts, MAJORS, {})] == ["/dev/nvidia0"]
 
 
 def test_new_style() -> None:
@@ -64,15 +64,15 @@ def test_new_style() -> None:
     assert facts["devices"][3]["path"] == "/dev/dri/by-path/pci-0000:07:00.0-card" and facts["devices"][3]["deny_write"] is True
     assert set(facts["nodes"]) == {"/dev/nvidia0", "/dev/nvidiactl", "/dev/nvidia-uvm"}
     assert facts["features"] == {"nesting": "1", "keyctl": "1"} and facts["unprivileged"] is True
-    assert pve_lxc.stale_rules(facts, MAJORS, {}) == []
+    assert container_config.stale_rules(facts, MAJORS, {}) == []
 
 
 def test_missing_nodes_and_lines_for_them_with_free_numbers() -> None:
     facts = read("dev0: /dev/nvidia0\ndev2: /dev/nvidiactl\n")
-    assert pve_lxc.missing_nodes(facts["nodes"]) == ["/dev/nvidia-uvm"]
-    assert pve_lxc.suggested_devices(facts) == ["-dev1 /dev/nvidia-uvm,mode=0666"]
-    assert pve_lxc.missing_nodes({}) == ["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia0"]
-    assert pve_lxc.gpu_minors({"/dev/nvidia10": {}, "/dev/nvidia2": {}, "/dev/nvidiactl": {}}) == [2, 10]
+    assert container_config.missing_nodes(facts["nodes"]) == ["/dev/nvidia-uvm"]
+    assert container_config.suggested_devices(facts) == ["-dev1 /dev/nvidia-uvm,mode=0666"]
+    assert container_config.missing_nodes({}) == ["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia0"]
+    assert container_config.gpu_minors({"/dev/nvidia10": {}, "/dev/nvidia2": {}, "/dev/nvidiactl": {}}) == [2, 10]
 
 
 def test_pending_lines_are_not_in_force() -> None:
@@ -83,9 +83,9 @@ def test_pending_lines_are_not_in_force() -> None:
 
 @pytest.mark.parametrize("value", ["", "c", "c 195 rwm", "c x:y rwm", "c 195:0 zzz", "\x00"])
 def test_a_rule_that_cannot_be_read_is_left_out(value: str) -> None:
-    assert pve_lxc.rule("lxc.cgroup2.devices.allow", value) is None
+    assert container_config.rule("lxc.cgroup2.devices.allow", value) is None
 
 
 @pytest.mark.parametrize("value", ["", "/dev/nvidia0", "   "])
 def test_a_mount_that_cannot_be_read_is_left_out(value: str) -> None:
-    assert pve_lxc.mount(value) is None
+    assert container_config.mount(value) is None

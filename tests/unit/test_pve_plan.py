@@ -4,7 +4,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from ansible.module_utils.gpu_host import pve_config, pve_guests, pve_plan, pve_vm
+from ansible.module_utils.gpu_host.pve import guest_config, node_guests, vm_config
+from ansible.module_utils.gpu_provision import pve_plan
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,16 +18,16 @@ DEVICES: dict[str, dict[str, Any]] = {
 
 
 def vm(text: str, gpus: list[str], **options: Any) -> pve_plan.Plan:
-    config = pve_config.parse(text)
-    entries = pve_vm.read(config)["next_start"]["hostpci"]
+    config = guest_config.parse(text)
+    entries = vm_config.read(config)["next_start"]["hostpci"]
     for entry in entries:
-        pve_guests.resolve(entry, options.pop("mapping", {}), "pve1", DEVICES)
+        node_guests.resolve(entry, options.pop("mapping", {}), "pve1", DEVICES)
     return pve_plan.plan_vm(config, entries, gpus, **options)
 
 
 def after(text: str, plan: pve_plan.Plan) -> str:
     """The configuration with the plan carried out on a stopped guest."""
-    settings = {**pve_config.parse(text).current.settings(), **plan.set}
+    settings = {**guest_config.parse(text).current.settings(), **plan.set}
     return "".join("%s: %s\n" % item for item in settings.items() if item[0] not in plan.delete)
 
 
@@ -102,7 +103,7 @@ MAJORS, KNOWN = {195, 511, 236}, {1, 5, 10, 136, 195, 511, 236}
 
 
 def container(text: str, nodes: list[str], mode: str | None = "0666") -> pve_plan.Plan:
-    return pve_plan.plan_container(pve_config.parse(text), nodes, mode, MAJORS, KNOWN)
+    return pve_plan.plan_container(guest_config.parse(text), nodes, mode, MAJORS, KNOWN)
 
 
 def test_a_new_container() -> None:
@@ -123,7 +124,7 @@ def test_lines_by_hand_are_replaced_and_only_those_of_nvidia() -> None:
         "lxc.apparmor.profile: unconfined\n[snap]\nlxc.cgroup2.devices.allow: c 195:* rwm\n"
     )
     plan = container(text, NODES)
-    kept = pve_config.without_lines(pve_config.parse(text), plan.drop_lines)
+    kept = guest_config.without_lines(guest_config.parse(text), plan.drop_lines)
     assert plan.drop_lines == [2, 3, 5]
     assert "c 10:200" in kept and "/dev/net/tun" in kept and "apparmor" in kept and kept.endswith("[snap]\nlxc.cgroup2.devices.allow: c 195:* rwm\n")
 
@@ -170,15 +171,15 @@ LINE = st.sampled_from(
 def test_a_second_plan_changes_nothing(lines: list[str], gpus: list[str], clique: int | None) -> None:
     text = "\n".join(lines) + "\n"
     # Carried out on a stopped guest, whose pending values are in force.
-    text = "".join("%s: %s\n" % item for item in pve_vm.effective(pve_config.parse(text)).items())
+    text = "".join("%s: %s\n" % item for item in vm_config.effective(guest_config.parse(text)).items())
     done = after(text, vm(text, gpus, machine="q35", clique=clique))
     assert not vm(done, gpus, machine="q35", clique=clique).changes
     others = [line for line in text.splitlines() if line.startswith(("cores", "hostpci1: 0000:a1"))]
     assert all(line in done.splitlines() for line in others)
-    have = [address for entry in pve_vm.read(pve_config.parse(done))["hostpci"] for address in _resolved(entry) if address in GPUS]
+    have = [address for entry in vm_config.read(guest_config.parse(done))["hostpci"] for address in _resolved(entry) if address in GPUS]
     assert sorted(have) == sorted(gpus)
 
 
 def _resolved(entry: dict[str, Any]) -> list[str]:
-    pve_guests.resolve(entry, {}, "pve1", DEVICES)
+    node_guests.resolve(entry, {}, "pve1", DEVICES)
     return list(entry["addresses"])

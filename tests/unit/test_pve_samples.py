@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible.module_utils.gpu_host import pve_boot, pve_config, pve_lxc, pve_vm
+from ansible.module_utils.gpu_host.pve import container_config, guest_config, node_boot, vm_config
 
 SAMPLES = Path(__file__).resolve().parents[2].parent / "shared" / "samples"
 pytestmark = pytest.mark.skipif(not SAMPLES.is_dir(), reason="../shared/samples is not here")
@@ -16,11 +16,11 @@ def text(name: str) -> str:
 
 
 def vm(name: str) -> dict[str, Any]:
-    return pve_vm.read(pve_config.parse(text("pve_vm/%s.txt" % name)))
+    return vm_config.read(guest_config.parse(text("pve_vm/%s.txt" % name)))
 
 
 def lxc(name: str) -> dict[str, Any]:
-    return pve_lxc.read(pve_config.parse(text("pve_lxc/%s.txt" % name)))
+    return container_config.read(guest_config.parse(text("pve_lxc/%s.txt" % name)))
 
 
 def test_every_capture_is_read_and_kept() -> None:
@@ -28,12 +28,12 @@ def test_every_capture_is_read_and_kept() -> None:
     assert len(files) >= 14
     for path in files:
         content = path.read_text(encoding="utf-8")
-        assert pve_config.render(pve_config.parse(content)) == content
+        assert guest_config.render(guest_config.parse(content)) == content
 
 
 def test_a_gpu_added_twice() -> None:
-    config = pve_config.parse(text("pve_vm/gpu-added-twice-cleaned.txt"))
-    facts = pve_vm.read(config)
+    config = guest_config.parse(text("pve_vm/gpu-added-twice-cleaned.txt"))
+    facts = vm_config.read(config)
     assert [entry["devices"][0]["address"] for entry in facts["hostpci"]] == ["0000:01:00.0", "0000:01:00.1"]
     assert facts["machine"]["chipset"] == "i440fx" and facts["cpu"]["type"] == "x86-64-v2-AES"
     assert not any(entry["pcie"] for entry in facts["hostpci"])
@@ -42,7 +42,7 @@ def test_a_gpu_added_twice() -> None:
 
 def test_forms_of_hostpci() -> None:
     forms = [line.partition(": ")[2] for line in text("pve_vm/hostpci-forms-corpus.txt").splitlines()]
-    entries = [pve_vm.hostpci(0, form) for form in forms]
+    entries = [vm_config.hostpci(0, form) for form in forms]
     assert len(entries) == 7 and all(entry["problem"] is None and entry["pcie"] for entry in entries)
     assert [entry["devices"][0]["function"] for entry in entries] == [None, 0, None, None, None, None, None]
     assert sum(entry["x_vga"] for entry in entries) == 3 and entries[2]["rombar"] is False and entries[3]["romfile"] == "vgabios-radeon-rx570.bin"
@@ -82,8 +82,8 @@ def test_mappings_and_a_mediated_device() -> None:
 
 
 def test_pending_special_and_unknown_sections() -> None:
-    config = pve_config.parse(text("pve_vm/qemuserver-pending-special-snapshot-junk.txt"))
-    facts = pve_vm.read(config)
+    config = guest_config.parse(text("pve_vm/qemuserver-pending-special-snapshot-junk.txt"))
+    facts = vm_config.read(config)
     assert (facts["name"], facts["memory_mib"], facts["hostpci"]) == ("deb1223", 4096, [])
     assert facts["bios"] == "seabios" and facts["next_start"]["bios"] == "ovmf" and config.snapshots == ["foo"]
 
@@ -98,17 +98,17 @@ def test_three_functions_of_one_device_and_a_broken_net0() -> None:
 def test_containers() -> None:
     majors = {"nvidia": 195, "nvidia-uvm": 510, "nvidia-caps": 236}
     caps = lxc("caps-dir-mount")
-    assert pve_lxc.gpu_minors(caps["nodes"]) == [0] and pve_lxc.missing_nodes(caps["nodes"]) == []
-    assert [item["node"] for item in pve_lxc.stale_rules(caps, majors, {})] == ["/dev/nvidia-caps"]
+    assert container_config.gpu_minors(caps["nodes"]) == [0] and container_config.missing_nodes(caps["nodes"]) == []
+    assert [item["node"] for item in container_config.stale_rules(caps, majors, {})] == ["/dev/nvidia-caps"]
     inline = lxc("cgroup2-majors-195-507-inline-comments")
     assert [rule["major"] for rule in inline["rules"]] == [195, 507]
-    assert {item["node"] for item in pve_lxc.stale_rules(inline, majors, {})} == {"/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"}
+    assert {item["node"] for item in container_config.stale_rules(inline, majors, {})} == {"/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"}
     by_path = lxc("dev-entries-by-path-caps")
-    assert by_path["devices"][4]["path"] == "/dev/dri/by-path/pci-0000:07:00.0-card" and pve_lxc.missing_nodes(by_path["nodes"]) == []
+    assert by_path["devices"][4]["path"] == "/dev/dri/by-path/pci-0000:07:00.0-card" and container_config.missing_nodes(by_path["nodes"]) == []
     assert [item["gid"] for item in lxc("dev-gid44-three-nodes")["devices"]] == [44, 44, 44]
 
 
 def test_command_lines_of_grub() -> None:
-    broken = pve_boot.assignments(text("cmdline/deepops-grub-broken-quote-two-lines.txt"), {})
+    broken = node_boot.assignments(text("cmdline/deepops-grub-broken-quote-two-lines.txt"), {})
     words = " ".join(value for name, value in broken.items() if name.startswith("GRUB_CMDLINE")).split()
     assert {"quiet", "splash", "intel_iommu=on", "iommu=pt"} <= set(words)

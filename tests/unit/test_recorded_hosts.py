@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from ansible.module_utils.gpu_host import bundle
+from ansible.module_utils.gpu_host.evidence import bundle
 from ansible.module_utils.gpu_host.gather import gather
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
-from ansible.module_utils.gpu_report import checks, engine, expressions
+from ansible.module_utils.gpu_checks import checks, engine, expressions
 
 ROOT = Path(__file__).resolve().parents[2]
 OPTIONS = yaml.safe_load((ROOT / "roles/host_validation/meta/argument_specs.yml").read_text())["argument_specs"]["main"]["options"]

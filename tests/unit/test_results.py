@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible.module_utils.gpu_report import verdict
+from ansible.module_utils.gpu_checks import verdict
 
 from . import report_samples as samples
 from .check_samples import item, load

@@ -12,7 +12,7 @@ import jsonschema
 import pytest
 import yaml
 from ansible.errors import AnsibleActionFail
-from ansible.module_utils.gpu_report import checks
+from ansible.module_utils.gpu_checks import checks
 from ansible.parsing.dataloader import DataLoader
 from ansible.template import Templar, trust_as_template
 

@@ -6,7 +6,7 @@ import string
 import time
 
 import pytest
-from ansible.module_utils.gpu_host import secrets
+from ansible.module_utils.gpu_host.evidence import secrets
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -14,7 +14,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import pytest
-from ansible.module_utils.gpu_server import benchmark, load
+from ansible.module_utils.gpu_server.load import benchmark, request_load
 from engine_standin import ENGINE, hub, running
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -76,8 +76,8 @@ def test_a_load_on_the_stand_in(tmp_path: Path) -> None:
     with running(tmp_path, "healthy", speed=60, STANDIN_TOKEN_S="0.01") as server:
         server.listens()
         base = "http://127.0.0.1:%d" % server.port
-        one = load.Load(base, "glm-5", None).run(1, 2, 32, 20, 60.0)
-        four = load.Load(base, "glm-5", None).run(4, 8, 32, 20, 60.0)
+        one = request_load.Load(base, "glm-5", None).run(1, 2, 32, 20, 60.0)
+        four = request_load.Load(base, "glm-5", None).run(4, 8, 32, 20, 60.0)
     assert (one["completed"], one["failed"], one["output_tokens"], one["prompt_tokens"]) == (2, 0, 40, 64)
     assert four["completed"] == 8
     assert four["output_tokens_per_s"] > 1.5 * one["output_tokens_per_s"]  # four at a time
@@ -88,7 +88,7 @@ def test_a_load_on_the_stand_in(tmp_path: Path) -> None:
 def test_requests_that_fail_are_counted_and_their_reason_is_kept(tmp_path: Path) -> None:
     with running(tmp_path, "no_generation", speed=60) as server:
         server.listens()
-        found = load.Load("http://127.0.0.1:%d" % server.port, "glm-5", None).run(2, 4, 8, 8, 30.0)
+        found = request_load.Load("http://127.0.0.1:%d" % server.port, "glm-5", None).run(2, 4, 8, 8, 30.0)
     assert (found["completed"], found["failed"], found["output_tokens_per_s"]) == (0, 4, None)
     assert "HTTP 500" in found["problems"][0]
     [finding] = benchmark.findings([found], {}, None)
@@ -146,7 +146,7 @@ class Strict(BaseHTTPRequestHandler):
 def test_fields_that_a_server_refuses_are_left_out() -> None:
     with ThreadingHTTPServer(("127.0.0.1", 0), Strict) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        found = load.Load("http://127.0.0.1:%d" % server.server_port, "tiny", None).run(2, 6, 3, 2, 30.0)
+        found = request_load.Load("http://127.0.0.1:%d" % server.server_port, "tiny", None).run(2, 6, 3, 2, 30.0)
         server.shutdown()
     assert (found["completed"], found["failed"], found["output_tokens"], found["problems"]) == (6, 0, 12, [])
 

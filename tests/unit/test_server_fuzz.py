@@ -10,7 +10,7 @@ from typing import Any
 
 import inference_server_facts
 import pytest
-from ansible.module_utils.gpu_host import bundle
+from ansible.module_utils.gpu_host.evidence import bundle
 from ansible.module_utils.gpu_server import stall, watching
 
 SERVING = Path(__file__).resolve().parents[1] / "fixtures" / "hosts" / "serving.jsonl.gz"

@@ -16,7 +16,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import pytest
-from ansible.module_utils.gpu_server import generator_find, generator_run, generators
+from ansible.module_utils.gpu_server.load import generator_find, generator_run, generators
 from engine_standin import ENGINE, Server, hub, running
 
 KEY = "the-key-of-the-api"

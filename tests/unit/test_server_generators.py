@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible.module_utils.gpu_server import generators
-from ansible.module_utils.gpu_server.generators import GENERATORS, Job
+from ansible.module_utils.gpu_server.load import generators
+from ansible.module_utils.gpu_server.load.generators import GENERATORS, Job
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible.module_utils.gpu_server import engines, log_reader
-from ansible.module_utils.gpu_server.log_lines import lines_of
+from ansible.module_utils.gpu_server import engines
+from ansible.module_utils.gpu_server.log import log_reader
+from ansible.module_utils.gpu_server.log.log_lines import lines_of
 
 ROOT = Path(__file__).resolve().parents[2]
 SAMPLES = ROOT.parent / "shared" / "samples" / "server_log"

@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible.module_utils.gpu_host.bundle import BundleEvidence
-from ansible.module_utils.gpu_host.errors import Errors
-from ansible.module_utils.gpu_host.live import LiveEvidence
-from ansible.module_utils.gpu_server import log_reader, log_source, units
+from ansible.module_utils.gpu_host.evidence.bundle import BundleEvidence
+from ansible.module_utils.gpu_host.evidence.errors import Errors
+from ansible.module_utils.gpu_host.evidence.live import LiveEvidence
+from ansible.module_utils.gpu_server import units
 from ansible.module_utils.gpu_server.engines import SGLANG
+from ansible.module_utils.gpu_server.log import log_reader, log_source
 
 START = "[2026-04-09 22:13:40] server_args=ServerArgs(model_path='x')\n[2026-04-09 22:13:56 TP0] sglang is using nccl==2.28.9\n"
 READY = "[2026-04-09 22:20:41] The server is fired up and ready to roll!\n"

@@ -18,10 +18,10 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import pytest
-from ansible.module_utils.gpu_host.bundle import BundleEvidence, RecordingEvidence, dump, parse
-from ansible.module_utils.gpu_host.errors import Errors
-from ansible.module_utils.gpu_host.evidence import Fetched
-from ansible.module_utils.gpu_host.live import LiveEvidence
+from ansible.module_utils.gpu_host.evidence.bundle import BundleEvidence, RecordingEvidence, dump, parse
+from ansible.module_utils.gpu_host.evidence.errors import Errors
+from ansible.module_utils.gpu_host.evidence.interface import Fetched
+from ansible.module_utils.gpu_host.evidence.live import LiveEvidence
 from ansible.module_utils.gpu_server import api, arguments, engines, gather, model_path, model_type, nccl, settings
 from host_evidence import Host
 

@@ -9,8 +9,9 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from ansible.module_utils.gpu_host import gpus, joined, nvlink, p2p, smi_matrix, smi_table, topology
-from ansible.module_utils.gpu_host.errors import Errors
+from ansible.module_utils.gpu_host import cross_facts, gpus, p2p, topology
+from ansible.module_utils.gpu_host.evidence.errors import Errors
+from ansible.module_utils.gpu_host.smi import nvlink, plain_table, topo_matrix
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from smi_host import block, evidence, gathered, printed, xml
@@ -56,7 +57,7 @@ def consistent(facts: dict[str, Any]) -> None:
         assert facts["models"] is None and facts["idle"] is not True
         # An empty list needs a look at every GPU.
         assert all(facts[name] is None or facts[name] for name in ("mig_enabled", "ecc_errors", "slowed", "width_reduced"))
-    joined.join({"gpus": facts}, Errors("joined"))
+    cross_facts.join({"gpus": facts}, Errors("joined"))
 
 
 @FUZZ
@@ -102,7 +103,7 @@ def test_junk_in_place_of_anything(data: bytes) -> None:
     facts = {"gpus": gpus.gather(host, Errors("gpus")), "p2p": p2p.gather(host, Errors("p2p")), "topology": topology.gather(host, Errors("topology"))}
     consistent(facts["gpus"])
     assert facts["p2p"]["all_granted"] is not True
-    joined.join(facts, Errors("joined"))
+    cross_facts.join(facts, Errors("joined"))
 
 
 def matrix(cells: list[list[str]], separator: str) -> bytes:
@@ -125,7 +126,7 @@ def matrices(draw: Any) -> tuple[bytes, dict[tuple[int, int], str]]:
 @given(drawn=matrices())
 def test_a_whole_matrix_says_what_it_says(drawn: tuple[bytes, dict[tuple[int, int], str]]) -> None:
     data, told = drawn
-    assert p2p.statuses(smi_matrix.parse(data)) == {pair: None if status == "U" else status for pair, status in told.items()}
+    assert p2p.statuses(topo_matrix.parse(data)) == {pair: None if status == "U" else status for pair, status in told.items()}
 
 
 @FUZZ
@@ -136,7 +137,7 @@ def test_damage_never_grants(drawn: tuple[bytes, dict[tuple[int, int], str]], cu
     start = cuts.draw(st.integers(0, len(data)))
     end = min(len(data), start + cuts.draw(st.integers(1, 12)))
     # A cut that makes one status out of another (the C of CNS) is beyond any reader; statuses that end in OK do not exist.
-    statuses = p2p.statuses(smi_matrix.parse(data[:start] + data[end:]))
+    statuses = p2p.statuses(topo_matrix.parse(data[:start] + data[end:]))
     size = max(pair[0] for pair in told) + 1
     for pair, status in statuses.items():
         if status == "OK" and max(pair) < size:
@@ -151,16 +152,16 @@ def test_damage_never_grants(drawn: tuple[bytes, dict[tuple[int, int], str]], cu
 def test_a_cut_matrix_is_never_all_granted(cut: int) -> None:
     whole = printed("bare-metal", "nvidia-smi", "topo", "-p2p", "r")
     rows_end = whole.index(b"\n\nLegend") - 2
-    statuses = p2p.statuses(smi_matrix.parse(whole[: cut % rows_end]))
+    statuses = p2p.statuses(topo_matrix.parse(whole[: cut % rows_end]))
     assert p2p.summary({"read": statuses, "write": statuses}, NAMES)["all_granted"] is not True
 
 
 @FUZZ
 @given(data=st.data())
 def test_damaged_topology_links_and_tables(data: Any) -> None:
-    facts = topology.summary(smi_matrix.parse(data.draw(damaged(printed("bare-metal", *topology.MATRIX)))), NAMES)
+    facts = topology.summary(topo_matrix.parse(data.draw(damaged(printed("bare-metal", *topology.MATRIX)))), NAMES)
     assert facts["pairs_beyond"] is None or not facts["unknown_pairs"]
     links = nvlink.parse(data.draw(damaged(printed("h200-x2", *topology.NVLINK)))) or {}
     for found in links.values():
         nvlink.summarise(found)
-    smi_table.parse(data.draw(damaged(b"+---+\n| NVIDIA-SMI 610.43.02\n|   0  NVIDIA L40S     On  |   00000000:16:00.0 Off |      Off |\n" * 3)))
+    plain_table.parse(data.draw(damaged(b"+---+\n| NVIDIA-SMI 610.43.02\n|   0  NVIDIA L40S     On  |   00000000:16:00.0 Off |      Off |\n" * 3)))

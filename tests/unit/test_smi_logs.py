@@ -9,7 +9,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import pytest
-from ansible.module_utils.gpu_host import smi_fields, smi_text, smi_xml
+from ansible.module_utils.gpu_host.smi import log_fields, log_text, log_xml
 from smi_host import block, gathered, printed, xml
 
 XML = ("nvidia-smi", "-q", "-x")
@@ -64,7 +64,7 @@ def test_absurd_depth_and_size_are_bounded() -> None:
     deep = "<nvidia_smi_log>" + "<a>" * 200_000
     wide = xml("<gpu id='00000000:01:00.0'>" + "<a/>" * 400_000 + "</gpu>")
     for data in (deep, wide, "<nvidia_smi_log>" * 50_000, "&" * 500_000, "<nvidia_smi_log " + "a='" * 100_000):
-        log = smi_xml.parse(data.encode())
+        log = log_xml.parse(data.encode())
         assert log is None or not log.whole
     assert time.monotonic() - began < 20
 
@@ -90,18 +90,18 @@ def test_the_attached_count_decides() -> None:
 
 
 def test_order_is_that_of_the_blocks_or_nothing() -> None:
-    assert smi_xml.order(TWO.encode()) == ["0000:01:00.0", "0000:02:00.0"]
-    assert smi_xml.order(TWO[:-30].encode()) is None
-    assert smi_xml.order((TWO + TWO).encode()) is None
-    assert smi_xml.order(TWO.replace(">2<", ">3<").encode()) is None
-    assert smi_xml.order(b"") is None
+    assert log_xml.order(TWO.encode()) == ["0000:01:00.0", "0000:02:00.0"]
+    assert log_xml.order(TWO[:-30].encode()) is None
+    assert log_xml.order((TWO + TWO).encode()) is None
+    assert log_xml.order(TWO.replace(">2<", ">3<").encode()) is None
+    assert log_xml.order(b"") is None
 
 
 def test_the_recording_reads_the_same_by_its_order() -> None:
     data = printed("h200-x2", *XML)
-    log = smi_xml.parse(data)
+    log = log_xml.parse(data)
     assert log is not None and log.whole
-    assert smi_xml.order(data) == [smi_fields.location(gpu, "xml") for gpu in log.gpus] == ["0000:00:06.0", "0000:00:07.0"]
+    assert log_xml.order(data) == [log_fields.location(gpu, "xml") for gpu in log.gpus] == ["0000:00:06.0", "0000:00:07.0"]
 
 
 TEXT_LOG = """
@@ -152,7 +152,7 @@ def test_the_text_form_with_the_spellings_of_driver_470() -> None:
 
 def test_a_cut_text_is_never_complete() -> None:
     for cut in range(0, len(TEXT_LOG) - 60, 7):
-        log = smi_text.parse(TEXT_LOG[:cut].encode())
+        log = log_text.parse(TEXT_LOG[:cut].encode())
         assert log is None or not log.whole, TEXT_LOG[:cut][-60:]
 
 

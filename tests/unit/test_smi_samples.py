@@ -8,8 +8,9 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import pytest
-from ansible.module_utils.gpu_host import gpus, nvlink, p2p, smi_csv, smi_matrix, topology
-from ansible.module_utils.gpu_host.gpu_findings import LISTS
+from ansible.module_utils.gpu_host import gpus, p2p, topology
+from ansible.module_utils.gpu_host.smi import nvlink, query_csv, topo_matrix
+from ansible.module_utils.gpu_host.smi.gpu_findings import LISTS
 from smi_host import gathered
 
 SAMPLES = Path(__file__).resolve().parents[2].parent / "shared" / "samples"
@@ -165,8 +166,8 @@ def test_mig_devices_are_no_gpus() -> None:
 
 
 def test_a_row_without_a_header_needs_its_columns() -> None:
-    row = smi_csv.rows(data("smi_csv/gb10-memory-na-row"), ["name", "driver_version", "compute_cap", "temperature.gpu", "pstate", "memory.total"])
-    gpu = smi_csv.device(row[0])
+    row = query_csv.rows(data("smi_csv/gb10-memory-na-row"), ["name", "driver_version", "compute_cap", "temperature.gpu", "pstate", "memory.total"])
+    gpu = query_csv.device(row[0])
     assert (gpu["name"], gpu["memory_total_mib"], gpu["temperature_c"], gpu["lost"]) == ("NVIDIA GB10", "n/a", 48, False)
     assert read("smi_csv/gb10-memory-na-row")[0]["count"] is None
 
@@ -182,7 +183,7 @@ def test_a_row_without_a_header_needs_its_columns() -> None:
     ],
 )
 def test_p2p_matrices(name: str, gpus_seen: int, status: str) -> None:
-    pairs = p2p.statuses(smi_matrix.parse(data("topo_p2p/" + name)))
+    pairs = p2p.statuses(topo_matrix.parse(data("topo_p2p/" + name)))
     assert len(pairs) == gpus_seen * (gpus_seen - 1) and set(pairs.values()) == {status}
     facts = p2p.summary({"read": pairs, "write": pairs}, {})
     assert facts["all_granted"] is (status == "OK") and facts["all_nvlink"] is None
@@ -203,16 +204,16 @@ def test_p2p_matrices(name: str, gpus_seen: int, status: str) -> None:
     ],
 )
 def test_topology_matrices(name: str, classes: dict[str, int], worst: str | None, nodes: list[int] | None, nics: int) -> None:
-    facts = topology.summary(smi_matrix.parse(data("topo_m/" + name)), {})
+    facts = topology.summary(topo_matrix.parse(data("topo_m/" + name)), {})
     assert (facts["class_counts"], facts["worst_class"], facts["gpu_numa_nodes"], len(facts["nics"])) == (classes, worst, nodes, nics)
     assert facts["unknown_pairs"] == []
 
 
 def test_affinity_of_the_topology_matrices() -> None:
-    facts = topology.summary(smi_matrix.parse(data("topo_m/b300-8gpu-9nic-nv18-esc-stripped")), {})
+    facts = topology.summary(topo_matrix.parse(data("topo_m/b300-8gpu-9nic-nv18-esc-stripped")), {})
     assert {facts["links"]["GPU%d" % number]["NIC%d" % number] for number in range(8)} == {"PXB"} and facts["nics"]["NIC8"] == "mlx5_bond_0"
     assert facts["gpus"]["GPU4"] == {"index": 4, "cpu_affinity": "64-127,192-255", "numa_node": 1, "gpu_numa_node": "n/a"}
-    facts = topology.summary(smi_matrix.parse(data("topo_m/windows-610-empty-affinity-cells")), {})
+    facts = topology.summary(topo_matrix.parse(data("topo_m/windows-610-empty-affinity-cells")), {})
     assert facts["gpus"]["GPU0"] == {"index": 0, "cpu_affinity": None, "numa_node": None, "gpu_numa_node": "n/a"}
 
 

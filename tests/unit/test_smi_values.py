@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import pytest
-from ansible.module_utils.gpu_host import smi_values as values
+from ansible.module_utils.gpu_host.smi import smi_values as values
 
 
 @pytest.mark.parametrize(

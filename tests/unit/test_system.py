@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 from ansible.module_utils.gpu_host import system
-from ansible.module_utils.gpu_host.bundle import BundleEvidence
-from ansible.module_utils.gpu_host.errors import Errors
+from ansible.module_utils.gpu_host.evidence.bundle import BundleEvidence
+from ansible.module_utils.gpu_host.evidence.errors import Errors
 
 SHM = "tmpfs /dev/shm tmpfs rw,nosuid,nodev%s 0 0\n"
 DF = "Filesystem     1024-blocks  Used Available Capacity Mounted on\n%s %d 0 %d 0%% /dev/shm\n"

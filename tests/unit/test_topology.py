@@ -7,9 +7,10 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import pytest
-from ansible.module_utils.gpu_host import nvlink, smi_matrix, topology
-from ansible.module_utils.gpu_host.errors import Errors
-from ansible.module_utils.gpu_host.evidence import OK, Outcome
+from ansible.module_utils.gpu_host import topology
+from ansible.module_utils.gpu_host.evidence.errors import Errors
+from ansible.module_utils.gpu_host.evidence.interface import OK, Outcome
+from ansible.module_utils.gpu_host.smi import nvlink, topo_matrix
 from smi_host import evidence, host
 
 FOUR = (
@@ -25,7 +26,7 @@ NAMES = {number: "0000:%02d:00.0" % (number + 1) for number in range(4)}
 
 
 def read(text: str, names: dict[int, str] | None = None) -> dict:  # type: ignore[type-arg]
-    return topology.summary(smi_matrix.parse(text.encode()), NAMES if names is None else names)
+    return topology.summary(topo_matrix.parse(text.encode()), NAMES if names is None else names)
 
 
 def test_classes_nics_and_affinity() -> None:

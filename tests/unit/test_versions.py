@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from ansible.module_utils.gpu_host import versions
+from ansible.module_utils.gpu_host.linux import versions
 from hypothesis import given
 from hypothesis import strategies as st
 

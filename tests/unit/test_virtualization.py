@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 from ansible.module_utils.gpu_host import virtualization
-from ansible.module_utils.gpu_host.bundle import BundleEvidence
-from ansible.module_utils.gpu_host.errors import Errors
+from ansible.module_utils.gpu_host.evidence.bundle import BundleEvidence
+from ansible.module_utils.gpu_host.evidence.errors import Errors
 
 RECORDINGS = Path(__file__).resolve().parents[1] / "fixtures" / "recordings" / "qemu"
 METAL_CPU = (

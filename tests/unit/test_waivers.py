@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible.module_utils.gpu_report import waivers
+from ansible.module_utils.gpu_checks import waivers
 
 from .check_samples import item, judge
 

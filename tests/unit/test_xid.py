@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from ansible.module_utils.gpu_host import xid
+from ansible.module_utils.gpu_host.log import xid
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from typing import Any
 
 import harness
 import pytest
-from ansible.module_utils.gpu_host import bundle
+from ansible.module_utils.gpu_host.evidence import bundle
 from ansible.module_utils.gpu_host.gather import gather
 from guests import (
     DOWN_A,

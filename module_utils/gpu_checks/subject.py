@@ -1,0 +1,33 @@
+"""`host` of a check: the facts of one host, of every facts module that ran on it, and of its hypervisor."""
+from __future__ import annotations
+
+from typing import Any, Callable
+
+from ..gpu_host.proxmox import for_guest
+
+# Key in ansible_facts -> key in `host`. Those that did not run are left out, so that a check can ask `host.probe is defined`.
+_OTHER_FACTS = {"p2p_probe": "probe", "proxmox": "proxmox", "inference_server": "server"}
+
+
+def host(task_vars: dict[str, Any], template: Callable[[Any], Any]) -> dict[str, Any]:
+    """The facts as the checks see them. ValueError where gpu_facts has not run on this host."""
+    facts = task_vars.get("ansible_facts") or {}
+    if not isinstance(facts.get("gpu_host"), dict):
+        raise ValueError("There are no facts of this host: run the gpu_facts module before run_checks.")
+    result = dict(facts["gpu_host"])
+    result.update({ours: facts[theirs] for theirs, ours in _OTHER_FACTS.items() if facts.get(theirs) is not None})
+    hypervisor = _hypervisor(task_vars, template)
+    if hypervisor is not None:
+        result["hypervisor"] = hypervisor
+    return result
+
+
+def _hypervisor(task_vars: dict[str, Any], template: Callable[[Any], Any]) -> dict[str, Any] | None:
+    name = template(task_vars.get("proxmox_host"))
+    hostvars = task_vars.get("hostvars")
+    if not name or hostvars is None or name not in hostvars:
+        return None
+    proxmox = (hostvars.raw_get(name).get("ansible_facts") or {}).get("proxmox")
+    if not isinstance(proxmox, dict):
+        return None
+    return for_guest(proxmox, name, template(task_vars.get("proxmox_vmid")))

@@ -1,0 +1,44 @@
+"""Why a fact is unknown, in the words of the reader that could not read it."""
+from __future__ import annotations
+
+from typing import Any
+
+from ..gpu_host.cross_facts import SOURCES
+
+_SHOWN = 3
+# Facts of other modules under `host`, and what to do so that they exist.
+_OTHER_MODULES = {
+    "probe": "the P2P probe has not run on this host",
+    "server": "no facts of an inference server were gathered on this host",
+    "proxmox": "no Proxmox facts were gathered on this host",
+    "hypervisor": "nothing is known of this host's hypervisor: name it as proxmox_host in the inventory, and validate it in the same run",
+}
+
+
+def reason(host: dict[str, Any], path: tuple[str, ...]) -> tuple[str, bool]:
+    """(why the fact at `path` is unknown, whether root would see it)."""
+    name = ".".join(path)
+    if path[0] != "host":
+        return "%s is empty in gpu_host_expected" % name, False
+    subject = path[1]
+    if subject in _OTHER_MODULES and host.get(subject) is None:
+        return _OTHER_MODULES[subject], False
+    gathered = (host.get("evidence") or {}).get("subjects")
+    if host.get(subject) is None and gathered is not None and subject not in gathered and subject != "joined":
+        return "%s was not gathered (gather_subset)" % subject, False
+    # The facts of other modules bring their own errors; Proxmox's stand under `host.proxmox` and `host.hypervisor` alike.
+    errors = host[subject].get("errors") if subject in _OTHER_MODULES else host.get("errors")
+    subjects = (subject, *(SOURCES.get(path[2], ()) if subject == "joined" and len(path) > 2 else ()))
+    entries = [entry for entry in errors or () if subject == "hypervisor" or entry.get("subject") in subjects]
+    if not entries:
+        return "%s is unknown, and its reader gave no reason" % name, False
+    rootless = [entry for entry in entries if entry.get("needs_root")]
+    if rootless:
+        return "needs root: " + _listed([str(entry.get("source")) for entry in rootless]), True
+    return _listed(["%s %s" % (entry.get("source"), entry.get("problem")) for entry in entries], "; "), False
+
+
+def _listed(words: list[str], separator: str = ", ") -> str:
+    words = list(dict.fromkeys(words))
+    more = len(words) - _SHOWN
+    return separator.join(words[:_SHOWN]) + (" and %d more" % more if more > 0 else "")

@@ -1,0 +1,316 @@
+"""Bundles: evidence written down. One file in JSON Lines (optionally gzip), small enough to attach to a ticket.
+
+The first line is the manifest::
+
+    {"bundle": 1, "host": "gpu1", "captured_at": 1790000000.0, "uid": 0, "tool": "…", "reconstructed": false, "note": ""}
+
+Every further line is one answer of the evidence interface::
+
+    {"read": "/proc/version", "status": "ok", "text": "Linux …"}          # "base64" instead of "text" for other bytes
+    {"list": "/dev", "status": "ok", "entries": {"nvidia0": {"kind": "char", "major": 195, "minor": 0, "mode": 438}}}
+    {"run": ["nvidia-smi", "-L"], "status": "ok", "rc": 0, "stdout": "…", "stderr": "", "seconds": 0.1}
+    {"fetch": "http://127.0.0.1:8000/health", "method": "GET", "status": "ok", "code": 200, "text": "", "seconds": 0.1}
+
+What a bundle does not hold is "not captured", which is never the same as "absent".
+"""
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from . import fetching, secrets
+from .interface import NOT_CAPTURED, OK, READ_LIMIT_BYTES, Entry, Evidence, Fetched, Listing, Outcome, Reading
+
+FORMAT = 1
+SIZE_LIMIT_BYTES = 512 * 1024 * 1024
+
+
+class BundleError(ValueError):
+    """A bundle that cannot be read; the message names file, line and what to do."""
+
+
+class RecordingEvidence(Evidence):
+    """Passes every call on and keeps the answers, in order, as the records of a bundle."""
+
+    def __init__(self, source: Evidence) -> None:
+        self._source = source
+        self._kept: dict[tuple[str, ...], dict[str, Any]] = {}
+        self._sizes: dict[str, int] = {}
+
+    @property
+    def records(self) -> Sequence[dict[str, Any]]:
+        return list(self._kept.values())
+
+    def read(self, path: str, limit: int = READ_LIMIT_BYTES) -> Reading:
+        reading = self._source.read(path, limit)
+        size = len(reading.data or b"")
+        if size > self._sizes.get(path, -1):  # of two readings with different limits, the longer one serves both
+            self._sizes[path] = size
+            self._kept[("read", path)] = encode_reading(reading)
+        return reading
+
+    def list(self, path: str) -> Listing:
+        listing = self._source.list(path)
+        self._keep(("list", path), encode_listing(listing))
+        return listing
+
+    def start(self, argv: Sequence[str], timeout: float = 30.0) -> None:
+        self._source.start(argv, timeout)
+
+    def run(self, argv: Sequence[str], timeout: float = 30.0) -> Outcome:
+        outcome = self._source.run(argv, timeout)
+        self._keep(("run", *argv), encode_outcome(outcome))
+        return outcome
+
+    def abandon(self) -> None:
+        self._source.abandon()
+
+    def fetch(
+        self, method: str, url: str, body: bytes | None = None, *, headers: Mapping[str, str] | None = None, timeout: float = 10.0, label: str = ""
+    ) -> Fetched:
+        fetched = self._source.fetch(method, url, body, headers=headers, timeout=timeout, label=label)
+        self._keep(("fetch", fetched.name), encode_fetched(fetched))
+        return fetched
+
+    def now(self) -> float:
+        return self._source.now()
+
+    def _keep(self, key: tuple[str, ...], record: dict[str, Any]) -> None:
+        self._kept.setdefault(key, record)
+
+
+class BundleEvidence(Evidence):
+    """A recorded host."""
+
+    def __init__(self, manifest: dict[str, Any], records: Iterable[dict[str, Any]]) -> None:
+        self.manifest = manifest
+        self._reads: dict[str, Reading] = {}
+        self._lists: dict[str, Listing] = {}
+        self._runs: dict[tuple[str, ...], Outcome] = {}
+        self._fetches: dict[str, Fetched] = {}
+        for record in records:
+            self.add(record)
+
+    def add(self, record: dict[str, Any]) -> None:
+        """Take one record in; a later one of the same kind and name replaces an earlier one."""
+        if "read" in record:
+            self._reads[record["read"]] = _decode_reading(record)
+        elif "list" in record:
+            self._lists[record["list"]] = _decode_listing(record)
+        elif "run" in record:
+            self._runs[tuple(record["run"])] = _decode_outcome(record)
+        elif "fetch" in record:
+            fetched = _decode_fetched(record)
+            self._fetches[fetched.name] = fetched
+        else:
+            raise BundleError("a record has none of the keys read, list, run, fetch: %s" % sorted(record))
+
+    def read(self, path: str, limit: int = READ_LIMIT_BYTES) -> Reading:
+        found = self._reads.get(path)
+        if found is None:
+            return Reading(path, NOT_CAPTURED, reason="the bundle does not hold this file")
+        if found.data is not None and len(found.data) > limit:
+            return Reading(path, found.status, found.data[:limit], True, found.reason)
+        return found
+
+    def list(self, path: str) -> Listing:
+        return self._lists.get(path) or Listing(path, NOT_CAPTURED, reason="the bundle does not hold this directory")
+
+    def run(self, argv: Sequence[str], timeout: float = 30.0) -> Outcome:
+        key = tuple(argv)
+        return self._runs.get(key) or Outcome(key, NOT_CAPTURED, reason="the bundle does not hold this command")
+
+    def fetch(
+        self, method: str, url: str, body: bytes | None = None, *, headers: Mapping[str, str] | None = None, timeout: float = 10.0, label: str = ""
+    ) -> Fetched:
+        missing = Fetched(method, url, NOT_CAPTURED, label=label, reason="the bundle does not hold this request")
+        return self._fetches.get(missing.name) or missing
+
+    def now(self) -> float:
+        return float(self.manifest.get("captured_at") or 0.0)
+
+    def copy(self) -> BundleEvidence:
+        """The same recorded host; a record added to one of the two does not change the other."""
+        twin = BundleEvidence(dict(self.manifest), ())
+        twin._reads, twin._lists, twin._runs = dict(self._reads), dict(self._lists), dict(self._runs)
+        twin._fetches = dict(self._fetches)
+        return twin
+
+    def paths(self) -> Sequence[str]:
+        """Every file that the bundle has an answer for."""
+        return tuple(self._reads)
+
+    def records(self) -> Sequence[dict[str, Any]]:
+        """Every record, as `dump` takes them."""
+        reads = [encode_reading(reading) for reading in self._reads.values()]
+        lists = [encode_listing(listing) for listing in self._lists.values()]
+        runs = [encode_outcome(outcome) for outcome in self._runs.values()]
+        return reads + lists + runs + [encode_fetched(fetched) for fetched in self._fetches.values()]
+
+
+def load(path: str) -> BundleEvidence:
+    """Read the bundle at `path`; BundleError with file and line for anything that is not one."""
+    try:
+        with open(path, "rb") as handle:
+            data = handle.read(SIZE_LIMIT_BYTES + 1)
+    except OSError as error:
+        raise BundleError("%s: %s. Check the path in gpu_host_bundle." % (path, error.strerror)) from error
+    return parse(data, path)
+
+
+def parse(data: bytes, path: str = "bundle") -> BundleEvidence:
+    """The bundle in `data`; `path` is only named in messages."""
+    if data[:2] == b"\x1f\x8b":
+        data = _decompress(data, path)
+    if len(data) > SIZE_LIMIT_BYTES:
+        raise BundleError("%s: larger than %d MiB; this is no bundle of ours." % (path, SIZE_LIMIT_BYTES >> 20))
+    if not data.strip():
+        raise BundleError("%s: the file is empty. Copy or capture it again." % path)
+    lines = data.decode("utf-8", "replace").split("\n")
+    if not lines[0].startswith("{"):
+        raise BundleError("%s: not a bundle: neither gzip nor JSON. capture.yml writes one; name that file in gpu_host_bundle." % path)
+    manifest = _json_object(lines[0], path, 1)
+    if manifest.get("bundle") != FORMAT:
+        raise BundleError(
+            "%s line 1: not a bundle manifest of format %d (found %r). Capture it again with capture.yml." % (path, FORMAT, manifest.get("bundle"))
+        )
+    if not isinstance(manifest.get("captured_at", 0.0), (int, float)):
+        raise BundleError("%s line 1: captured_at is no number of seconds: %r." % (path, manifest["captured_at"]))
+    bundle = BundleEvidence(manifest, ())
+    for number, line in enumerate(lines[1:], start=2):
+        if not line.strip():
+            continue
+        record = _json_object(line, path, number)
+        try:
+            bundle.add(record)
+        except (BundleError, KeyError, TypeError, ValueError, AttributeError) as error:
+            raise BundleError("%s line %d: not an evidence record (%s)." % (path, number, error)) from error
+    return bundle
+
+
+def dump(manifest: dict[str, Any], records: Iterable[dict[str, Any]]) -> str:
+    """The text of a bundle file: ASCII, so that file names in any encoding survive."""
+    lines = [json.dumps({"bundle": FORMAT, **manifest})]
+    lines += [json.dumps(record) for record in records]
+    return "\n".join(lines) + "\n"
+
+
+def _decompress(data: bytes, path: str) -> bytes:
+    try:
+        stream = zlib.decompressobj(wbits=31)
+        content = stream.decompress(data, SIZE_LIMIT_BYTES + 1)
+        if not stream.eof and len(content) <= SIZE_LIMIT_BYTES:
+            raise BundleError("%s: the gzip data ends early; the file is cut off. Copy or capture it again." % path)
+        return content
+    except zlib.error as error:
+        raise BundleError("%s: damaged gzip data (%s)." % (path, error)) from error
+
+
+def compress(text: str) -> bytes:
+    """The gzip form of a bundle; the same text always gives the same bytes."""
+    return gzip.compress(text.encode("utf-8"), mtime=0)
+
+
+def _json_object(line: str, path: str, number: int) -> dict[str, Any]:
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise BundleError("%s line %d: not JSON (%s). Is the file cut off?" % (path, number, error)) from error
+    if not isinstance(value, dict):
+        raise BundleError("%s line %d: not a JSON object." % (path, number))
+    return value
+
+
+def _encode_bytes(data: bytes, name: str) -> dict[str, str]:
+    try:
+        return {name: data.decode("utf-8")}
+    except UnicodeDecodeError:
+        encoded = base64.b64encode(data).decode("ascii")
+        return {"base64" if name == "text" else name + "_base64": encoded}
+
+
+def _decode_bytes(record: dict[str, Any], name: str) -> bytes | None:
+    encoded = record.get("base64" if name == "text" else name + "_base64")
+    if encoded is not None:
+        return base64.b64decode(encoded, validate=True)
+    text = record.get(name)
+    return None if text is None else text.encode("utf-8", "surrogatepass")
+
+
+def _without_defaults(record: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in record.items() if not (value is None or value is False or value == "") or key in ("text", "stdout")}
+
+
+def encode_reading(reading: Reading) -> dict[str, Any]:
+    record: dict[str, Any] = {"read": reading.path, "status": reading.status, "truncated": reading.truncated, "reason": reading.reason}
+    if reading.data is not None:
+        record.update(_encode_bytes(reading.data, "text"))
+    return _without_defaults(record)
+
+
+def _decode_reading(record: dict[str, Any]) -> Reading:
+    path, data = str(record["read"]), _decode_bytes(record, "text")
+    if record["status"] == OK and data is None:
+        raise ValueError("status ok without content")
+    # Masked when it was captured; a bundle from another hand may not be.
+    data = None if data is None else secrets.redact_file(path, data)
+    return Reading(path, str(record["status"]), data, bool(record.get("truncated")), str(record.get("reason", "")))
+
+
+def encode_listing(listing: Listing) -> dict[str, Any]:
+    entries = {name: _without_defaults(asdict(entry)) for name, entry in listing.entries.items()}
+    record = {"list": listing.path, "status": listing.status, "reason": listing.reason}
+    return {**_without_defaults(record), "entries": entries} if listing.ok else _without_defaults(record)
+
+
+def _decode_listing(record: dict[str, Any]) -> Listing:
+    entries = {name: Entry(**entry) for name, entry in record.get("entries", {}).items()}
+    return Listing(record["list"], record["status"], entries, record.get("reason", ""))
+
+
+def encode_outcome(outcome: Outcome) -> dict[str, Any]:
+    record: dict[str, Any] = {"run": list(outcome.argv), "status": outcome.status, "reason": outcome.reason, "truncated": outcome.truncated}
+    record.update(_encode_bytes(outcome.stdout, "stdout"))
+    record.update(_encode_bytes(outcome.stderr, "stderr"))
+    return {**_without_defaults(record), "rc": outcome.rc, "seconds": outcome.seconds}
+
+
+def _decode_outcome(record: dict[str, Any]) -> Outcome:
+    return Outcome(
+        tuple(record["run"]),
+        record["status"],
+        rc=record.get("rc"),
+        stdout=secrets.redact_text(_decode_bytes(record, "stdout") or b""),
+        stderr=secrets.redact_text(_decode_bytes(record, "stderr") or b""),
+        seconds=float(record.get("seconds") or 0.0),
+        truncated=bool(record.get("truncated")),
+        reason=record.get("reason", ""),
+    )
+
+
+def encode_fetched(fetched: Fetched) -> dict[str, Any]:
+    record = {"fetch": fetched.url, **asdict(fetched), **_encode_bytes(fetched.data, "text")}
+    del record["url"], record["data"]
+    return _without_defaults(record)
+
+
+def _decode_fetched(record: dict[str, Any]) -> Fetched:
+    method, data = str(record.get("method", "GET")), _decode_bytes(record, "text") or b""
+    return Fetched(
+        method,
+        str(record["fetch"]),
+        str(record["status"]),
+        record.get("code"),
+        fetching.redact(method, data),
+        str(record.get("content_type", "")),
+        float(record.get("seconds") or 0.0),
+        record.get("first_byte_s"),
+        bool(record.get("truncated")),
+        str(record.get("label", "")),
+        str(record.get("reason", "")),
+    )

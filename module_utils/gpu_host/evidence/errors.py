@@ -1,0 +1,37 @@
+"""What could not be read or understood, kept beside the facts: the reason why a fact is unknown."""
+from __future__ import annotations
+
+from typing import Any
+
+from .interface import ABSENT, DENIED, HUNG, NOT_CAPTURED, TIMEOUT, Listing, Outcome, Reading
+
+
+class Errors:
+    """Collects entries ``{subject, source, problem, needs_root}`` for one subject.
+
+    `source` is the file or command as an administrator would type it, `problem` what went wrong in one sentence.
+    A check that finds a fact unknown shows these entries of its subject.
+    """
+
+    def __init__(self, subject: str) -> None:
+        self._subject = subject
+        self.entries: list[dict[str, Any]] = []
+
+    def add(self, source: str, problem: str, needs_root: bool = False) -> None:
+        entry = {"subject": self._subject, "source": source, "problem": problem, "needs_root": needs_root}
+        if entry not in self.entries:
+            self.entries.append(entry)
+
+    def unanswered(self, answer: Reading | Listing | Outcome, absent_is_fine: bool = False) -> None:
+        """Record why `answer` holds nothing. With `absent_is_fine`, a missing file is an answer, not an error."""
+        source = " ".join(answer.argv) if isinstance(answer, Outcome) else answer.path
+        if answer.ok or (absent_is_fine and answer.status == ABSENT):
+            return
+        problem = {
+            ABSENT: "is not there",
+            DENIED: "needs root",
+            NOT_CAPTURED: "not captured in this bundle",
+            TIMEOUT: answer.reason,
+            HUNG: "hung in the kernel: " + answer.reason,
+        }.get(answer.status, answer.reason or answer.status)
+        self.add(source, problem, needs_root=answer.status == DENIED)

@@ -1,0 +1,87 @@
+"""One HTTP request of a live host: bounded in time and size whatever the other side does, and never an exception.
+
+`http.client` limits each read, not the whole answer; a server that sends a byte a minute would hold us for ever. So every read has
+the time that is left.
+"""
+from __future__ import annotations
+
+import http.client
+import socket
+import ssl
+import time
+from collections.abc import Mapping
+from urllib.parse import urlsplit
+
+from . import secrets
+from .interface import ABSENT, FAILED, OK, TIMEOUT, Fetched
+
+ANSWER_LIMIT_BYTES = 4 * 1024 * 1024
+
+
+def fetch(method: str, url: str, body: bytes | None, *, headers: Mapping[str, str], timeout: float, label: str) -> Fetched:
+    """The answer to one request, of any code. Connection refused is ``absent``: nobody listens there."""
+    began = time.monotonic()
+    try:
+        parts = urlsplit(url)
+        connection = _connection(parts.scheme, parts.hostname or "", parts.port, timeout)
+    except ValueError as error:
+        return Fetched(method, url, FAILED, label=label, reason="no usable address: %s" % error)
+    try:
+        connection.request(method, (parts.path or "/") + ("?" + parts.query if parts.query else ""), body, dict(headers))
+        answer = connection.getresponse()
+        data, first, status = _body(answer, connection.sock, began, timeout)
+        return Fetched(
+            method, url, status, answer.status, redact(method, data[:ANSWER_LIMIT_BYTES]), answer.getheader("Content-Type") or "",
+            round(time.monotonic() - began, 4), first, len(data) > ANSWER_LIMIT_BYTES, label,
+            "the answer did not end within %g s" % timeout if status == TIMEOUT else "",
+        )  # fmt: skip
+    except ConnectionRefusedError:
+        return Fetched(method, url, ABSENT, label=label, seconds=_since(began), reason="connection refused: nothing listens there")
+    except (TimeoutError, socket.timeout):
+        return Fetched(method, url, TIMEOUT, label=label, seconds=_since(began), reason="no answer within %g s" % timeout)
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        why = "%s: %s" % (type(error).__name__, error or "the connection was closed")
+        return Fetched(method, url, FAILED, label=label, seconds=_since(began), reason=why)
+    finally:
+        connection.close()
+
+
+def redact(method: str, data: bytes) -> bytes:
+    """What a server says of itself may hold keys. What it generates from our own prompt holds lists of "tokens" instead."""
+    return data if method == "POST" else secrets.redact_text(data)
+
+
+def _connection(scheme: str, host: str, port: int | None, timeout: float) -> http.client.HTTPConnection:
+    if scheme == "https":
+        # The server's own certificate on its own address: what is asked is whether it answers, and the key goes nowhere else.
+        context = ssl.create_default_context()
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+        return http.client.HTTPSConnection(host, port, timeout=timeout, context=context)
+    return http.client.HTTPConnection(host, port, timeout=timeout)
+
+
+def _body(answer: http.client.HTTPResponse, sock: socket.socket | None, began: float, timeout: float) -> tuple[bytes, float | None, str]:
+    """The bytes, the seconds until the first of them, and ``ok`` or ``timeout``."""
+    chunks: list[bytes] = []
+    size, first = 0, None
+    while size <= ANSWER_LIMIT_BYTES:
+        left = timeout - (time.monotonic() - began)
+        if left <= 0:
+            return b"".join(chunks), first, TIMEOUT
+        if sock is not None and sock.fileno() >= 0:
+            sock.settimeout(left)
+        try:
+            chunk = answer.read1(65536)
+        except (TimeoutError, socket.timeout):
+            return b"".join(chunks), first, TIMEOUT
+        if not chunk:
+            break
+        first = _since(began) if first is None else first
+        chunks.append(chunk)
+        size += len(chunk)
+    return b"".join(chunks), first, OK
+
+
+def _since(began: float) -> float:
+    return round(time.monotonic() - began, 4)

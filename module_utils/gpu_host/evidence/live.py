@@ -1,0 +1,129 @@
+"""The evidence of the host that this process runs on."""
+from __future__ import annotations
+
+import os
+import stat
+import time
+from collections.abc import Mapping, Sequence
+
+from . import bounded_reads, commands, fetching, secrets
+from .interface import FAILED, OK, READ_LIMIT_BYTES, TIMEOUT, Entry, Evidence, Fetched, Listing, Outcome, Reading, status_of
+
+
+class LiveEvidence(Evidence):
+    """The host that this process runs on. ``root`` prefixes every path (a mounted file system, a test tree)."""
+
+    def __init__(self, root: str = "/") -> None:
+        self._root = root.rstrip("/")
+        self._running: dict[tuple[str, ...], commands.Command | Outcome] = {}
+        self._bounded = bounded_reads.BoundedReader()
+
+    def read(self, path: str, limit: int = READ_LIMIT_BYTES) -> Reading:
+        process = bounded_reads.NEEDED.match(path)
+        if process:
+            return self._read_of_process(path, limit, int(process[1]))
+        try:
+            # O_NONBLOCK: a FIFO or a tty in a strange place must not stop us.
+            descriptor = os.open(self._root + path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except (OSError, ValueError) as error:
+            return self._unread(path, error)
+        try:
+            data, truncated = _read_limited(descriptor, limit)
+        except OSError as error:
+            return self._unread(path, error)
+        finally:
+            os.close(descriptor)
+        return Reading(path, OK, secrets.redact_file(path, data), truncated)
+
+    def _read_of_process(self, path: str, limit: int, pid: int) -> Reading:
+        try:
+            data = self._bounded.read(self._root + path, limit)
+        except bounded_reads.ReadTimeout as error:
+            return Reading(path, TIMEOUT, reason="%s: process %d %s" % (error, pid, commands.describe_stuck(pid)))
+        except OSError as error:
+            return self._unread(path, error)
+        return Reading(path, OK, secrets.redact_file(path, data[:limit]), len(data) > limit)
+
+    @staticmethod
+    def _unread(path: str, error: OSError | ValueError) -> Reading:
+        if isinstance(error, ValueError):
+            return Reading(path, FAILED, reason=str(error))
+        return Reading(path, status_of(error), reason=error.strerror or str(error))
+
+    def list(self, path: str) -> Listing:
+        full = self._root + path
+        try:
+            names = sorted(os.listdir(full))
+        except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+            status = status_of(error) if isinstance(error, OSError) else FAILED
+            return Listing(path, status, reason=getattr(error, "strerror", None) or str(error))
+        entries = {}
+        for name in names:
+            try:
+                entries[name] = _entry(os.path.join(full, name))
+            except OSError:
+                continue  # it went away between the two calls, as in /proc
+        return Listing(path, OK, entries)
+
+    def start(self, argv: Sequence[str], timeout: float = 30.0) -> None:
+        key = tuple(argv)
+        if key not in self._running:
+            self._running[key] = commands.Command.begin(key, timeout)
+
+    def run(self, argv: Sequence[str], timeout: float = 30.0) -> Outcome:
+        key = tuple(argv)
+        self.start(key, timeout)
+        child = self._running.pop(key)
+        return child if isinstance(child, Outcome) else child.finish()
+
+    def abandon(self) -> None:
+        for child in self._running.values():
+            if isinstance(child, commands.Command):
+                child.end()
+        self._running.clear()
+        self._bounded.close()
+
+    def fetch(
+        self, method: str, url: str, body: bytes | None = None, *, headers: Mapping[str, str] | None = None, timeout: float = 10.0, label: str = ""
+    ) -> Fetched:
+        return fetching.fetch(method, url, body, headers=headers or {}, timeout=timeout, label=label)
+
+    def now(self) -> float:
+        return time.time()
+
+
+def _read_limited(descriptor: int, limit: int) -> tuple[bytes, bool]:
+    chunks: list[bytes] = []
+    left = limit + 1
+    while left > 0:
+        chunk = os.read(descriptor, min(left, 1 << 20))
+        if not chunk:
+            break
+        chunks.append(chunk)
+        left -= len(chunk)
+    data = b"".join(chunks)
+    return data[:limit], len(data) > limit
+
+
+def _entry(path: str) -> Entry:
+    info = os.lstat(path)
+    kinds = (
+        (stat.S_ISLNK, "link"),
+        (stat.S_ISDIR, "dir"),
+        (stat.S_ISREG, "file"),
+        (stat.S_ISCHR, "char"),
+        (stat.S_ISBLK, "block"),
+    )
+    kind = next((name for test, name in kinds if test(info.st_mode)), "other")
+    device = kind in ("char", "block")
+    return Entry(
+        kind=kind,
+        target=os.readlink(path) if kind == "link" else None,
+        mode=stat.S_IMODE(info.st_mode),
+        uid=info.st_uid,
+        gid=info.st_gid,
+        major=os.major(info.st_rdev) if device else None,
+        minor=os.minor(info.st_rdev) if device else None,
+        size=info.st_size if kind == "file" else None,
+        modified=info.st_mtime,
+    )

@@ -1,0 +1,1 @@
+"""What Linux itself reads: kernel command lines, modprobe.d, the initramfs, module parameters."""

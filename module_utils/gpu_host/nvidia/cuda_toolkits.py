@@ -1,0 +1,75 @@
+"""CUDA toolkits and compatibility libraries on the host."""
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from ..evidence.errors import Errors
+from ..evidence.interface import Evidence
+from ..linux import versions
+from . import driver_requirements
+
+_TOOLKIT = re.compile(r"cuda-(\d+\.\d+)")
+_LIBCUDA = re.compile(r"libcuda\.so\.(\d{3}\.\d+(?:\.\d+)?)")
+_LD_CONF = "/etc/ld.so.conf.d"
+
+
+def gather(evidence: Evidence, errors: Errors, driver: str | None, minimum_toolkit: str | None) -> dict[str, Any]:
+    """Facts: `toolkits` ([{path, version, default, minimum_driver, runs, full}]): `runs` says whether its programs start on
+    this driver, `full` whether all it offers works; `unsupported_toolkits` (paths that do not run), `toolkits_too_old` (paths
+    whose compiler does not know the GPUs), `compat_libraries` ([{path, version}]), `compat_in_library_path`: whether the
+    dynamic linker is told to look into such a directory (cause of CUDA error 803 or 804). None where /usr/local is unknown.
+    """
+    local = evidence.list("/usr/local")
+    errors.unanswered(local, absent_is_fine=True)
+    if not local.ok and local.status != "absent":
+        return {"toolkits": None, "unsupported_toolkits": None, "toolkits_too_old": None, "compat_libraries": None, "compat_in_library_path": None}
+    default = local.entries["cuda"].target if "cuda" in local.entries else None
+    toolkits: list[dict[str, Any]] = []
+    compat = []
+    for name, entry in local.entries.items():
+        match = _TOOLKIT.fullmatch(name)
+        if not match or entry.kind != "dir":
+            continue
+        path = "/usr/local/" + name
+        version = _version(evidence, path) or match.group(1)
+        toolkits.append(
+            {
+                "path": path,
+                "version": version,
+                # Debian's alternatives lead through /etc/alternatives/cuda; a direct link names the directory.
+                "default": (default or "").rstrip("/").rpartition("/")[2] == name if default and "alternatives" not in default else None,
+                "minimum_driver": driver_requirements.driver_for_cuda(version),
+                "runs": driver_requirements.runs_cuda(driver, version),
+                "full": versions.at_least(driver, driver_requirements.driver_for_cuda(version)),
+            }
+        )
+        for library in evidence.list(path + "/compat").entries:
+            found = _LIBCUDA.fullmatch(library)
+            if found:
+                compat.append({"path": "%s/compat/%s" % (path, library), "version": found.group(1)})
+    return {
+        "toolkits": toolkits,
+        "unsupported_toolkits": [item["path"] for item in toolkits if item["runs"] is False],
+        "toolkits_too_old": [item["path"] for item in toolkits if minimum_toolkit and versions.at_least(item["version"], minimum_toolkit) is False],
+        "compat_libraries": compat,
+        "compat_in_library_path": _compat_in_path(evidence),
+    }
+
+
+def _version(evidence: Evidence, path: str) -> str | None:
+    """The full version, 13.1.0, from version.json (since CUDA 11); None where that file is missing or broken."""
+    try:
+        return str(json.loads(evidence.read(path + "/version.json").text)["cuda"]["version"])[:20]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+
+
+def _compat_in_path(evidence: Evidence) -> bool | None:
+    directory = evidence.list(_LD_CONF)
+    if not directory.ok:
+        return False if directory.status == "absent" else None
+    names = [name for name in directory.entries if name.endswith(".conf") and re.search(r"cuda|nvidia|compat|^0", name)]
+    lines = [line.strip() for name in names for line in evidence.read("%s/%s" % (_LD_CONF, name)).text.splitlines()]
+    return any(re.search(r"cuda[^#]*/compat/?$", line) for line in lines if not line.startswith("#"))

@@ -1,0 +1,91 @@
+"""Driver packages of the distribution: installed versions, held ones, and whether the host upgrades them by itself."""
+from __future__ import annotations
+
+import fnmatch
+import re
+from typing import Any
+
+from ..evidence.errors import Errors
+from ..evidence.interface import ABSENT, Evidence
+
+DPKG_COMMAND = (
+    "dpkg-query", "-W", "-f=${Package}\\t${Version}\\t${db:Status-Want}\\t${db:Status-Status}\\n",
+    "nvidia*", "libnvidia*", "libcuda*", "cuda-compat*",
+)  # fmt: skip
+RPM_COMMAND = ("rpm", "-qa", "--qf", "%{NAME}\\t%{VERSION}-%{RELEASE}\\n", "nvidia*", "libnvidia*", "kmod-nvidia*", "cuda-compat*")
+_AUTO_UPGRADES = "/etc/apt/apt.conf.d/20auto-upgrades"
+_UNATTENDED = "/etc/apt/apt.conf.d/50unattended-upgrades"
+_VERSION_LOCKS = ("/etc/dnf/plugins/versionlock.list", "/etc/yum/pluginconf.d/versionlock.list")
+# Packages whose upgrade puts libraries and the running module apart. Firmware, settings and container tools do not.
+_DRIVER_PACKAGE = re.compile(
+    r"nvidia-(?:driver|dkms|kernel|open|utils|compute|headless|fabricmanager|persistenced|modprobe)|libnvidia-|libcuda1?$|kmod-nvidia"
+)
+_NOT_DRIVER = re.compile(r"container|egl-wayland|-settings|nvidia-driver-pinning|-firmware")
+
+
+def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
+    """Facts: `manager` (dpkg, rpm, None), `packages` ([{name, version, held}], None if unknown), `unheld` (names of driver
+    packages that an upgrade may replace), `automatic_upgrades` (True, False, None): whether upgrades happen unasked and
+    are not told to leave the driver alone."""
+    outcome = evidence.run(DPKG_COMMAND, 20.0)
+    if outcome.status != ABSENT:
+        if not outcome.ok:
+            errors.unanswered(outcome)
+            return _facts("dpkg", None, None)
+        packages = _dpkg(outcome.text)
+        return _facts("dpkg", packages, _automatic_upgrades(evidence, errors))
+    outcome = evidence.run(RPM_COMMAND, 30.0)
+    if outcome.status == ABSENT:
+        return _facts(None, [], False)
+    if not outcome.ok or outcome.rc != 0:
+        errors.add("rpm -qa", outcome.reason or outcome.error_text.strip()[:200] or "ended with exit code %s" % outcome.rc)
+        return _facts("rpm", None, None)
+    return _facts("rpm", _rpm(outcome.text, evidence), None)
+
+
+def _facts(manager: str | None, packages: list[dict[str, Any]] | None, automatic: bool | None) -> dict[str, Any]:
+    unheld = None if packages is None else [item["name"] for item in packages if not item["held"] and _is_driver(item["name"])]
+    if unheld and any(item["name"].startswith("nvidia-driver-pinning") for item in packages or ()):
+        unheld = []  # NVIDIA's own way: a package that pins the branch by apt preferences
+    return {"manager": manager, "packages": packages, "unheld": unheld, "automatic_upgrades": automatic}
+
+
+def _is_driver(name: str) -> bool:
+    return bool(_DRIVER_PACKAGE.match(name)) and not _NOT_DRIVER.search(name)
+
+
+def _dpkg(text: str) -> list[dict[str, Any]]:
+    found = []
+    for line in text.splitlines():
+        fields = line.split("\t")
+        if len(fields) == 4 and fields[3] == "installed":
+            found.append({"name": fields[0], "version": fields[1], "held": fields[2] == "hold"})
+    return found
+
+
+def _rpm(text: str, evidence: Evidence) -> list[dict[str, Any]]:
+    locks = []
+    for path in _VERSION_LOCKS:
+        locks += [line.strip() for line in evidence.read(path).text.splitlines() if line.strip() and not line.startswith("#")]
+    found = []
+    for line in text.splitlines():
+        name, tab, version = line.partition("\t")
+        if tab:
+            held = any(fnmatch.fnmatchcase("%s-%s" % (name, version), lock.partition(":")[2] or lock) or name in lock for lock in locks)
+            found.append({"name": name, "version": version, "held": held})
+    return found
+
+
+def _automatic_upgrades(evidence: Evidence, errors: Errors) -> bool | None:
+    periodic = evidence.read(_AUTO_UPGRADES)
+    errors.unanswered(periodic, absent_is_fine=True)
+    if periodic.status == ABSENT:
+        return False
+    if not periodic.ok:
+        return None
+    switches = re.findall(r'^\s*APT::Periodic::Unattended-Upgrade\s+"([^"]*)"', periodic.text, re.MULTILINE)
+    if not switches or switches[-1] in ("0", ""):
+        return False
+    block = re.search(r"Package-Blacklist\s*\{([^}]*)\}", evidence.read(_UNATTENDED).text)
+    listed = re.findall(r'^\s*"([^"]+)"', block.group(1), re.MULTILINE) if block else []
+    return not any("nvidia" in entry for entry in listed)

@@ -1,0 +1,53 @@
+"""The driver's services: nvidia-persistenced and, where NVSwitches are, the Fabric Manager."""
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from ..evidence.errors import Errors
+from ..evidence.interface import ABSENT, Evidence
+from ..linux.versions import DRIVER_VERSION
+
+UNITS = {"persistenced": "nvidia-persistenced.service", "fabric_manager": "nvidia-fabricmanager.service"}
+SYSTEMCTL_COMMAND = ("systemctl", "show", *UNITS.values(), "--property=Id,LoadState,ActiveState,SubState,UnitFileState,Result", "--no-pager")
+
+
+def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
+    """`persistenced` and `fabric_manager`: {installed, active, state, enabled, result}, each None where there is no systemd to
+    ask (`active` of persistenced then comes from its pid file); `fabric_manager.version` where it is installed."""
+    outcome = evidence.run(SYSTEMCTL_COMMAND, 10.0)
+    units: dict[str, dict[str, str]] = {}
+    if outcome.ok and outcome.rc == 0:
+        for block in re.split(r"\n\s*\n", outcome.text):
+            fields = dict(line.partition("=")[::2] for line in block.splitlines() if "=" in line)
+            units[fields.get("Id", "")] = fields
+    elif outcome.status != ABSENT and "not been booted with systemd" not in outcome.error_text and "connect to bus" not in outcome.error_text:
+        if outcome.ok:
+            errors.add("systemctl show", "ended with exit code %s: %s" % (outcome.rc, outcome.error_text.strip()[:200]))
+        else:
+            errors.unanswered(outcome)
+    facts = {key: _unit(units.get(name)) for key, name in UNITS.items()}
+    if facts["persistenced"]["active"] is None:
+        running = evidence.list("/run/nvidia-persistenced")
+        if running.ok or running.status == ABSENT:
+            facts["persistenced"]["active"] = "nvidia-persistenced.pid" in running.entries
+    facts["fabric_manager"]["version"] = None
+    if facts["fabric_manager"]["installed"]:
+        version = evidence.run(("nv-fabricmanager", "--version"), 10.0)
+        errors.unanswered(version)
+        match = DRIVER_VERSION.search(version.text)
+        facts["fabric_manager"]["version"] = match.group(1) if match else None
+    return facts
+
+
+def _unit(fields: dict[str, str] | None) -> dict[str, Any]:
+    if not fields or "LoadState" not in fields:
+        return {"installed": None, "active": None, "state": None, "enabled": None, "result": None}
+    installed = fields["LoadState"] == "loaded"
+    return {
+        "installed": installed,
+        "active": fields.get("ActiveState") == "active",
+        "state": "%s (%s)" % (fields.get("ActiveState", "?"), fields.get("SubState", "?")),
+        "enabled": fields.get("UnitFileState", "").startswith("enabled") if installed else False,
+        "result": fields.get("Result") or None,
+    }

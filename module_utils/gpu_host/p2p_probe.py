@@ -1,0 +1,320 @@
+"""The facts of the P2P probe, from what its worker measured (`worker_run.py`) or what a bundle recorded of that.
+
+The GPUs are touched only where nothing else works on them: the idle gate reads nvidia-smi first.
+"""
+from __future__ import annotations
+
+import json
+from typing import Any, Callable
+
+from . import p2p, topology
+from .evidence.errors import Errors
+from .evidence.interface import NOT_CAPTURED, Evidence, Outcome
+from .probe import all_reduce, cuda_results, pair_verdict
+from .probe.worker_run import PROBE_COMMAND
+
+APPS_COMMAND = ("nvidia-smi", "--query-compute-apps=pid,process_name,used_memory", "--format=csv,noheader,nounits")
+GPUS_COMMAND = ("nvidia-smi", "--query-gpu=pci.bus_id,memory.used,utilization.gpu,mig.mode.current", "--format=csv,noheader,nounits")
+GATE_SECONDS = 30.0
+BUSY_MEMORY_MIB = 1024  # an idle GPU holds less, also with a display server on it
+BUSY_UTILIZATION_PERCENT = 5
+
+# Every list that a check tests; each holds names of directed pairs ("source->target") or of GPUs.
+LISTS = (
+    "not_granted_pairs", "unusable_pairs", "undelivered_pairs", "mirrored_pairs", "staged_pairs", "slow_pairs", "high_latency_pairs",
+    "hung_pairs", "unmeasured_pairs", "wrong_control_pairs", "one_way_pairs", "corrupt_under_load", "collapsed_under_load", "skipped_gpus",
+)  # fmt: skip
+
+
+def facts(evidence: Evidence, params: dict[str, Any], errors: Errors, restrict: Callable[[], None] | None = None) -> dict[str, Any]:
+    """The dictionary `p2p_probe` (`host.probe` in checks): the same keys on every host, None for what is not known.
+
+    - ``ran``, ``skipped_reason``, ``complete`` (no pair is unmeasured), ``seconds``, ``stages`` (seconds by stage), ``gate`` (see `idle_gate`)
+    - ``cuda``: ``{initialised, result_code, result_name, function, hung, detail, library, library_error, seconds, driver_version, causes}``
+    - ``devices``: by PCI address ``{name, cuda_index, compute_capability, compute_mode, multiprocessors, opened: {memory_free_mib, buffer_mib, …},
+      link: {speed_gt_s, width, max_speed_gt_s, max_width}, error, mig}``; the link is read while the GPU works
+    - ``pairs``: by ``"SOURCE->TARGET"`` (PCI addresses; the source writes) ``{claims: {can_access, access_supported, atomics, performance_rank},
+      driver_status: {read, write}, peer: {enabled, error}, delivered: {copy_engine, sm_store, sm_load}, control_delivered, bandwidth_gb_s: {copy,
+      copy_alone, both_ways, sm_store, sm_load, control_copy}, latency_us and control_latency_us: {copy_12k_back_to_back, copy_12k_synchronised,
+      flag_round_trip}, path, least_gb_s, least_basis, verdict, failed_rung, reason, error}``. Control: with peer access off. A delivery is as
+      `gpu_probe/deliver.py` gives it, a figure ``{median, min, max, iterations, size_mib | size_bytes, transfers, method}``
+    - ``loopback``: the same of a GPU with itself; ``many_to_one`` (by target) and ``all_at_once``: ``{bandwidth_gb_s, corrupt_pairs}``
+    - ``all_usable``, ``all_delivered``, ``all_fast``: False if one pair fails, None while one is not measured
+    - ``verdicts``: ``{pairs, ok, …}`` counts; ``lowest_bandwidth_gb_s``; ``events``: stages that hung or broke (`probe_run._Child`)
+    - lists that a check asks to be empty (`LISTS`), each of directed pairs ("source->target"), of GPUs or of sentences: ``not_granted_pairs``,
+      ``unusable_pairs``, ``undelivered_pairs``, ``mirrored_pairs``, ``staged_pairs``, ``slow_pairs``, ``high_latency_pairs``, ``hung_pairs``,
+      ``unmeasured_pairs``, ``wrong_control_pairs``, ``one_way_pairs``, ``corrupt_under_load``, ``collapsed_under_load``, ``skipped_gpus``; and
+      ``explanations``: by list, a sentence with figures for each entry
+    - ``collective``: see `probe_collective.facts`
+
+    `restrict` makes a live probe leave the GPUs alone (cuInit and the driver's claims only); a recorded one has none.
+    """
+    result = _empty()
+    gate = idle_gate(evidence, errors)
+    result["gate"] = gate
+    forced = params.get("when_busy") == "force"
+    if restrict and gate["reason"] and not forced:
+        restrict()
+    answer = evidence.run(PROBE_COMMAND)
+    if answer.status == NOT_CAPTURED:
+        result["skipped_reason"] = gate["reason"] or "this bundle holds no probe"
+        return result
+    raw = _decoded(answer, errors)
+    if raw is None:
+        result["skipped_reason"] = "the probe's result cannot be read"
+        return result
+    try:
+        build(raw, result, _context(evidence, gate))
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        errors.add("p2p_probe", "its result has another shape than this version writes (%s: %s)" % (type(error).__name__, error))
+        return {**_empty(), "gate": gate, "skipped_reason": "the probe's result cannot be read"}
+    for name in ("unmeasured_pairs", "hung_pairs"):
+        for sentence in result["explanations"][name][:4]:
+            errors.add("p2p_probe", sentence)
+    result["collective"] = _collective(evidence, params, result, errors)
+    return result
+
+
+def _collective(evidence: Evidence, params: dict[str, Any], result: dict[str, Any], errors: Errors) -> dict[str, Any]:
+    """The all-reduce, once the pairs are known; not on GPUs that work, nor after a hang that may still hold a GPU."""
+    reason = None
+    if params.get("collective") == "false":
+        reason = "not asked for"
+    elif not result["ran"]:
+        reason = result["skipped_reason"]
+    elif len(result["devices"]) < 2:
+        reason = "one GPU"
+    elif result["hung_pairs"] or any(event["kind"] == "left_behind" for event in result["events"]):
+        reason = "not tried after a hang"
+    if reason:
+        return all_reduce.facts(None, reason)
+    answer = evidence.run(all_reduce.COLLECTIVE_COMMAND)
+    if answer.status == NOT_CAPTURED:
+        return all_reduce.facts(None, "this bundle holds no all-reduce")
+    raw = _decoded(answer, errors)
+    return all_reduce.facts(raw if raw and raw.get("arms") else None, (raw or {}).get("reason") or "its result cannot be read")
+
+
+def _empty() -> dict[str, Any]:
+    names = ("skipped_reason", "gate", "cuda", "all_at_once", "collective", "seconds", "verdicts", "lowest_bandwidth_gb_s")
+    result: dict[str, Any] = dict.fromkeys((*names, "all_usable", "all_delivered", "all_fast", "complete"))
+    result.update(ran=False, devices={}, pairs={}, loopback={}, many_to_one={}, events=[], stages={})
+    result.update((name, []) for name in LISTS)
+    result["explanations"] = {name: [] for name in LISTS}
+    return result
+
+
+def idle_gate(evidence: Evidence, errors: Errors) -> dict[str, Any]:
+    """Whether anything works on the GPUs: ``{busy, reason, processes, gpus}``; busy None where nvidia-smi does not say."""
+    for argv in (APPS_COMMAND, GPUS_COMMAND):
+        evidence.start(argv, GATE_SECONDS)
+    apps, gpus = evidence.run(APPS_COMMAND, GATE_SECONDS), evidence.run(GPUS_COMMAND, GATE_SECONDS)
+    gate: dict[str, Any] = {"busy": None, "reason": None, "processes": [], "gpus": []}
+    for answer in (apps, gpus):
+        if not answer.ok or answer.rc:
+            errors.unanswered(answer)
+            said = (answer.text or answer.error_text).strip().splitlines()
+            gate["reason"] = "nothing says whether the GPUs are idle: nvidia-smi %s" % (
+                answer.reason or answer.status if not answer.ok else "exit status %s%s" % (answer.rc, ": " + said[0] if said else "")
+            )
+            return gate
+    for line in apps.text.splitlines():
+        cells = [cell.strip() for cell in line.rsplit(",", 1)]
+        if len(cells) == 2 and "," in cells[0]:
+            pid, name = cells[0].split(",", 1)
+            gate["processes"].append({"pid": cuda_results.number(pid), "name": name.strip(), "memory_mib": cuda_results.number(cells[1])})
+    for line in gpus.text.splitlines():
+        cells = [cell.strip() for cell in line.split(",")]
+        if len(cells) == 4:
+            gate["gpus"].append({
+                "pci_address": cuda_results.normal_address(cells[0]),
+                "memory_used_mib": cuda_results.number(cells[1]),
+                "utilization_percent": cuda_results.number(cells[2]),
+                "mig": {"Enabled": True, "Disabled": False}.get(cells[3]),
+            })  # fmt: skip
+    if not gate["gpus"]:
+        gate["reason"] = "nothing says whether the GPUs are idle: nvidia-smi shows no GPU"
+        return gate
+    gate["reason"] = _why_busy(gate)
+    gate["busy"] = gate["reason"] is not None
+    return gate
+
+
+def _why_busy(gate: dict[str, Any]) -> str | None:
+    if gate["processes"]:
+        first = gate["processes"][0]
+        more = " and %d more" % (len(gate["processes"]) - 1) if len(gate["processes"]) > 1 else ""
+        return "the GPUs are in use by %s (pid %s)%s" % (first["name"], first["pid"] and int(first["pid"]), more)
+    for gpu in gate["gpus"]:
+        if (gpu["memory_used_mib"] or 0) > BUSY_MEMORY_MIB:  # a container does not see the processes of others
+            return "GPU %s has %d MiB in use" % (gpu["pci_address"], gpu["memory_used_mib"])
+        if (gpu["utilization_percent"] or 0) > BUSY_UTILIZATION_PERCENT:
+            return "GPU %s is %d %% busy" % (gpu["pci_address"], gpu["utilization_percent"])
+    return None
+
+
+def _decoded(answer: Outcome, errors: Errors) -> dict[str, Any] | None:
+    if not answer.ok:
+        errors.unanswered(answer)
+        return None
+    try:
+        raw = json.loads(answer.text)
+    except ValueError as error:
+        errors.add("p2p_probe", "its result is not JSON: %s" % error)
+        return None
+    if not isinstance(raw, dict):
+        errors.add("p2p_probe", "its result is not a JSON object")
+        return None
+    return raw
+
+
+def _in_guest(evidence: Evidence) -> bool | None:
+    """x86's CPU flag `hypervisor`; None on other machines, where the flags have other names."""
+    text = evidence.read("/proc/cpuinfo").text
+    flags = next((line for line in text.splitlines() if line.startswith("flags")), None)
+    return None if flags is None else "hypervisor" in flags.split()
+
+
+def build(raw: dict[str, Any], result: dict[str, Any], context: dict[str, Any]) -> dict[str, Any]:
+    """Fill `result` from a raw result: what was measured, the verdicts and the lists."""
+    for name in ("devices", "pairs", "loopback", "many_to_one", "events", "stages"):
+        result[name] = raw.get(name) or result[name]
+    result["all_at_once"], result["seconds"] = raw.get("all_at_once"), raw.get("seconds")
+    result["cuda"] = _cuda(raw)
+    restricted = bool((raw.get("options") or {}).get("only_initialise"))
+    measured = any(pair.get("peer") or pair.get("error") for pair in result["pairs"].values()) or bool(result["loopback"])
+    result["ran"] = measured and not restricted
+    if restricted:
+        result["skipped_reason"] = (result["gate"] or {}).get("reason")
+    elif not result["ran"]:
+        result["skipped_reason"] = _why_not(result)
+    result["skipped_gpus"] = sorted(
+        "%s: %s" % (address, "MIG is on" if device.get("mig") else (device.get("error") or {}).get("name") or (device.get("error") or {}).get("kind"))
+        for address, device in result["devices"].items()
+        if device.get("error") or device.get("mig")
+    )
+    paths, links = context["topology"].get("links") or {}, context["topology"].get("nvlink") or {}
+    granted = {name: context["p2p"].get(name) or {} for name in ("read", "write")}
+    for name, pair in result["pairs"].items():
+        source, _, target = name.partition("->")
+        pair["source"], pair["target"] = source, target
+        pair["path"] = paths.get(source, {}).get(target)
+        pair["driver_status"] = {way: statuses.get(source, {}).get(target) for way, statuses in granted.items()}
+        ends = (result["devices"].get(source) or {}, result["devices"].get(target) or {})
+        least = pair_verdict.least_bandwidth(pair["path"], ends, (links.get(source) or {}).get("speed_gb_s"), context["in_guest"])
+        pair["least_gb_s"], pair["least_basis"] = least["gb_s"], least["basis"]
+        pair.update(pair_verdict.judge(pair, least))
+        if pair["verdict"] == "unknown":
+            pair["reason"] = next((gpu for gpu in result["skipped_gpus"] if gpu.partition(": ")[0] in (source, target)), pair["reason"])
+    _lists(result, restricted)
+    return result
+
+
+def _why_not(result: dict[str, Any]) -> str:
+    cuda = result["cuda"] or {}
+    if not cuda.get("initialised"):
+        return "CUDA does not initialise"
+    if not result["devices"]:
+        return "CUDA shows no GPU"
+    failed = next((event for event in result["events"]), None)
+    if failed:
+        return "stopped in the stage '%s': %s" % (failed["stage"], failed["kind"])
+    return "no GPU could be used"
+
+
+def _cuda(raw: dict[str, Any]) -> dict[str, Any]:
+    """``{initialised, result_code, result_name, hung, library, library_error, seconds, driver_version, causes, detail}``."""
+    found = raw.get("cuda") or {}
+    event = next((event for event in raw.get("events") or () if event["stage"] in ("start", "load libcuda.so.1", "cuInit")), None)
+    error = found.get("error") or {}
+    cuda = {name: found.get(name) for name in ("initialised", "library", "library_error", "seconds", "driver_version")}
+    cuda.update(result_code=error.get("code"), result_name=error.get("name"), function=error.get("function"), hung=False, detail=None)
+    cuda["causes"] = cuda_results.of_code(error.get("code"))
+    if found.get("library_error"):
+        cuda["causes"] = list(cuda_results.MISSING_LIBRARY_CAUSES)
+    if found.get("initialised") and not error:
+        cuda.update(result_code=0, result_name="CUDA_SUCCESS")
+    if event is not None:
+        hung = event["kind"] in ("hung", "left_behind", "out_of_time")
+        cuda.update(initialised=False, hung=hung, detail=event["detail"], seconds=event["seconds"])
+        cuda["result_name"] = "no answer within %g s" % event["seconds"] if hung else event["detail"]
+        cuda["causes"] = list(cuda_results.HANG_CAUSES) if hung else []
+    return cuda
+
+
+def _context(evidence: Evidence, gate: dict[str, Any]) -> dict[str, Any]:
+    """What else the verdicts need, by the readers of their subjects: ``{topology, p2p, in_guest}``. Their errors are told by gpu_facts."""
+    if gate["busy"] is None:  # nvidia-smi does not answer: each command would cost its whole limit again
+        return {"topology": {}, "p2p": {}, "in_guest": _in_guest(evidence)}
+    for reader in (topology, p2p):
+        for argv, limit in reader.COMMANDS:
+            evidence.start(argv, limit)
+    return {"topology": topology.gather(evidence, Errors("topology")), "p2p": p2p.gather(evidence, Errors("p2p")), "in_guest": _in_guest(evidence)}
+
+
+def _lists(result: dict[str, Any], restricted: bool) -> None:
+    named = {
+        "not_granted": "not_granted_pairs",
+        "not_usable": "unusable_pairs",
+        "not_delivered": "undelivered_pairs",
+        "staged": "staged_pairs",
+        "slow": "slow_pairs",
+        "hung": "hung_pairs",
+        "error": "unmeasured_pairs",
+        "unknown": "unmeasured_pairs",
+    }
+    pairs = result["pairs"]
+    for name, pair in sorted(pairs.items()):
+        where = named.get(pair["verdict"])
+        if where and not (restricted and where == "unmeasured_pairs"):
+            result[where].append(name)
+            result["explanations"][where].append("%s: %s" % (name, pair["reason"]))
+        if any((found or {}).get("writer_sees_it") for found in (pair.get("delivered") or {}).values()):
+            result["mirrored_pairs"].append(name)
+        if (pair.get("control_delivered") or {}).get("status") in ("corrupt", "error"):
+            result["wrong_control_pairs"].append(name)
+        latency = pair_verdict.median(pair.get("latency_us"), "copy_12k_back_to_back")
+        if pair["verdict"] in ("ok", "slow") and latency is not None and latency > pair_verdict.HIGH_LATENCY_US:
+            result["high_latency_pairs"].append("%s (%.3g us)" % (name, latency))
+        back = pairs.get("%s->%s" % (pair["target"], pair["source"]))
+        if back and pair["verdict"] != "ok" and back.get("verdict", "ok") == "ok":
+            result["one_way_pairs"].append(name)
+    counts: dict[str, int] = {}
+    for pair in pairs.values():
+        counts[pair["verdict"]] = counts.get(pair["verdict"], 0) + 1
+    result["verdicts"] = {"pairs": len(pairs), **counts}
+    rates = [pair_verdict.median(pair.get("bandwidth_gb_s"), "copy_alone", "copy") for pair in pairs.values()]
+    result["lowest_bandwidth_gb_s"] = min((rate for rate in rates if rate is not None), default=None)
+    left = result["unmeasured_pairs"] or restricted or not pairs
+    result["complete"] = not left
+    result["all_usable"] = _all(result["not_granted_pairs"] + result["unusable_pairs"], left)
+    result["all_delivered"] = _all(result["undelivered_pairs"] + result["hung_pairs"] + result["wrong_control_pairs"], left)
+    result["all_fast"] = _all(result["staged_pairs"] + result["slow_pairs"], left or result["hung_pairs"])
+    _load(result)
+
+
+def _all(failing: list[str], left: Any) -> bool | None:
+    return False if failing else None if left else True
+
+
+def _load(result: dict[str, Any]) -> None:
+    pairs = result["pairs"]
+    rates = {name: pair_verdict.median(pair.get("bandwidth_gb_s"), "copy_alone", "copy") for name, pair in pairs.items()}
+    for target, found in sorted(result["many_to_one"].items()):
+        result["corrupt_under_load"] += found.get("corrupt_pairs") or []
+        best = max((rate for name, rate in rates.items() if rate and name.endswith("->" + target)), default=None)
+        total = pair_verdict.median(found, "bandwidth_gb_s")
+        if best and total is not None and total < pair_verdict.MANY_TO_ONE_SHARE * best:
+            result["collapsed_under_load"].append("all others to %s: %.3g GB/s together, one alone %.3g" % (target, total, best))
+    for event in result["events"]:
+        if event["stage"] in ("all write to one", "all pairs at once"):
+            result["collapsed_under_load"].append("%s: %s after %s s" % (event["stage"], event["kind"], event["seconds"]))
+    every = result["all_at_once"] or {}
+    result["corrupt_under_load"] = sorted(set(result["corrupt_under_load"]) | set(every.get("corrupt_pairs") or []))
+    known = sorted(rate for rate in rates.values() if rate)
+    total = pair_verdict.median(every, "bandwidth_gb_s")
+    gpus = len({pair["source"] for pair in pairs.values()})
+    if known and total is not None and gpus > 2 and total < pair_verdict.ALL_AT_ONCE_SHARE * gpus * known[len(known) // 2]:
+        result["collapsed_under_load"].append(
+            "all pairs at once: %.3g GB/s together, one pair alone %.3g" % (total, known[len(known) // 2])
+        )

@@ -1,0 +1,1 @@
+"""PCI Express: devices, configuration space, lspci, Access Control Services."""

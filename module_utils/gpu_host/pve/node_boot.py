@@ -1,0 +1,151 @@
+"""How a Proxmox host boots: which loader, where its command line is written, and whether the running kernel has it.
+
+GRUB takes the command line from /etc/default/grub, systemd-boot from /etc/kernel/cmdline; where ESPs are kept in step by
+proxmox-boot-tool, `proxmox-boot-tool refresh` writes them. Source: pve-docs "Host Bootloader", `info grub` (Simple configuration).
+"""
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from ..evidence.errors import Errors
+from ..evidence.interface import ABSENT, Evidence
+
+GRUB_FILE = "/etc/default/grub"
+GRUB_DIRECTORY = "/etc/default/grub.d"
+KERNEL_COMMAND_LINE = "/etc/kernel/cmdline"
+BOOT_UUIDS = "/etc/kernel/proxmox-boot-uuids"
+STATUS = ["proxmox-boot-tool", "status"]
+
+_ASSIGNMENT = re.compile(r"^[ \t]*(?:export[ \t]+)?([A-Za-z_]\w*)(\+?)=", re.M)
+_VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
+# What the loader itself adds, and so is never in the configuration.
+_OF_THE_LOADER = re.compile(r"(BOOT_IMAGE|initrd|root|boot|rootflags)=|(ro|rw)$")
+# Parameters whose disappearance at the next boot matters to GPUs.
+_OF_GPUS = re.compile(
+    r"(amd_iommu|intel_iommu|iommu|pci|pcie_\w+|vfio|nvidia|nokaslr|hugepages\w*|default_hugepagesz|initcall_blacklist|module_blacklist|modprobe\.)"
+)
+
+
+def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
+    """{loader: grub | systemd-boot, refresh: command that applies a change, source: file, live [], configured [], to_come [], to_go []}
+
+    `to_come` are the parameters that the next boot adds, `to_go` those about GPUs that it drops; None where a side is unknown.
+    """
+    live_file = evidence.read("/proc/cmdline")
+    errors.unanswered(live_file)
+    live = live_file.text.split() if live_file.ok else None
+    uuids = evidence.read(BOOT_UUIDS)
+    managed = bool(uuids.text.strip()) if uuids.ok else (False if uuids.status == ABSENT else None)
+    loader = _loader(live, managed, evidence, errors)
+    configured: list[str] | None = None
+    source = refresh = None
+    if loader == "systemd-boot":
+        source, refresh = KERNEL_COMMAND_LINE, "proxmox-boot-tool refresh"
+        reading = evidence.read(source)
+        errors.unanswered(reading)
+        # Only the first line counts.
+        configured = (reading.text.splitlines() or [""])[0].split() if reading.ok else None
+    elif loader == "grub":
+        source, refresh = GRUB_FILE, "proxmox-boot-tool refresh" if managed else "update-grub"
+        configured = grub_command_line(evidence, errors)
+    known = live is not None and configured is not None
+    return {
+        "loader": loader,
+        "managed_by_proxmox_boot_tool": managed,
+        "refresh": refresh,
+        "source": source,
+        "live": live,
+        "configured": configured,
+        "to_come": [word for word in configured or [] if word not in (live or []) and not _OF_THE_LOADER.match(word)] if known else None,
+        "to_go": [word for word in live or [] if word not in (configured or []) and _OF_GPUS.match(word)] if known else None,
+    }
+
+
+def _loader(live: list[str] | None, managed: bool | None, evidence: Evidence, errors: Errors) -> str | None:
+    # GRUB always passes BOOT_IMAGE; systemd-boot passes the initrd's path on the ESP.
+    for word in live or []:
+        if word.startswith("BOOT_IMAGE="):
+            return "grub"
+        if word.lower().startswith("initrd=\\efi\\"):
+            return "systemd-boot"
+    if managed is False:
+        return "grub"
+    status = evidence.run(STATUS, 20.0)
+    if not status.ok:
+        errors.unanswered(status)
+        return None
+    configured = set(re.findall(r"configured with: (\w+)", status.text))
+    if configured == {"uefi"}:
+        return "systemd-boot"
+    return "grub" if configured == {"grub"} else None
+
+
+def grub_command_line(evidence: Evidence, errors: Errors) -> list[str] | None:
+    """The parameters that update-grub will write: GRUB_CMDLINE_LINUX, then GRUB_CMDLINE_LINUX_DEFAULT; None if unreadable."""
+    main = evidence.read(GRUB_FILE)
+    if not main.ok:
+        errors.unanswered(main)
+        return None
+    variables = assignments(main.text, {})
+    directory = evidence.list(GRUB_DIRECTORY)
+    for name in sorted(directory.entries):
+        if name.endswith(".cfg"):
+            reading = evidence.read("%s/%s" % (GRUB_DIRECTORY, name))
+            errors.unanswered(reading)
+            variables = assignments(reading.text, variables)
+    return ("%s %s" % (variables.get("GRUB_CMDLINE_LINUX", ""), variables.get("GRUB_CMDLINE_LINUX_DEFAULT", ""))).split()
+
+
+def assignments(text: str, before: dict[str, str]) -> dict[str, str]:
+    """The variables after a shell file of plain assignments; quotes, line breaks inside quotes, `$NAME` and `+=` are understood."""
+    variables = dict(before)
+    position = 0
+    while True:
+        match = _ASSIGNMENT.search(text, position)
+        if match is None:
+            return variables
+        value, position = _word(text, match.end(), variables)
+        name, append = match.group(1), match.group(2)
+        variables[name] = variables.get(name, "") + value if append else value
+
+
+def _word(text: str, start: int, variables: dict[str, str]) -> tuple[str, int]:
+    """One shell word from `start`: (its value, where it ends)."""
+    result, quote, position = [], "", start
+    while position < len(text):
+        character = text[position]
+        if quote:
+            if character == quote:
+                quote = ""
+            elif character == "\\" and quote == '"' and position + 1 < len(text):
+                position += 1
+                result.append("" if text[position] == "\n" else text[position])
+            elif character == "$" and quote == '"':
+                value, position = _expand(text, position, variables)
+                result.append(value)
+                continue
+            else:
+                result.append(character)
+        elif character in "'\"":
+            quote = character
+        elif character in " \t\n;#&|":
+            break
+        elif character == "\\" and position + 1 < len(text):
+            position += 1
+            result.append("" if text[position] == "\n" else text[position])
+        elif character == "$":
+            value, position = _expand(text, position, variables)
+            result.append(value)
+            continue
+        else:
+            result.append(character)
+        position += 1
+    return "".join(result), position
+
+
+def _expand(text: str, position: int, variables: dict[str, str]) -> tuple[str, int]:
+    match = _VARIABLE.match(text, position)
+    if match is None:
+        return "$", position + 1
+    return variables.get(match.group(1) or match.group(2), ""), match.end()

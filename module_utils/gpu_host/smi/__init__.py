@@ -1,0 +1,1 @@
+"""What nvidia-smi prints, in each of its forms, and what is computed from that alone."""

@@ -1,0 +1,258 @@
+"""What a server's log says about its last start and its work: phases, progress, decode statistics, faults, NCCL's transport."""
+
+from __future__ import annotations
+
+import re
+import statistics
+from typing import Any
+
+from .. import engines
+from ..engines import Engine
+from . import log_faults
+from .log_lines import UNIT_START, Line, lines_of
+
+LAST_BATCHES = 20  # decode lines that a median is made of
+CLOCK_SECONDS = 5.0  # a start time from jiffies, a log's whole seconds
+EXCERPT = 400  # characters of a line that a report shows
+
+_PROGRESS = re.compile(r"(\d+)/(\d+) \[(\d[\d:]*)<([\d:]+|\?)")
+_ACCESS = re.compile(r'"(GET|POST|HEAD|PUT) (\S+) HTTP/[\d.]+" (\d{3})')
+_ASKED = re.compile(r'"(?:GET|HEAD) \S+ HTTP/[\d.]+" \d{3}')  # somebody looks at it: no sign of life
+_CHANNEL = re.compile(r"Channel \d+(?:/\d+)? : (\d+)\[(\w+)\] -> (\d+)\[(\w+)\](?: \[\w+\])? via (\S+)")
+_NCCL_VERSION = re.compile(r"is using nccl==([\d.]+)|NCCL version ([\d.]+)")
+_NCCL_ENVIRONMENT = re.compile(r"NCCL INFO (NCCL_\w+) set by environment to ([^.\s]+)")
+_PREFILL = re.compile(r"Prefill batch")
+_KV_TOKENS = re.compile(r"max_total_num_tokens=(\d+)|KV cache size: ([\d,]+) tokens|KV Cache is allocated\..*?#tokens: (\d+)")
+_CONTEXT = re.compile(r"context_len=(\d+)|Using max model len (\d+)")
+# What a traceback ends with.
+_EXCEPTION = re.compile(r"(?:^|[\]\s])((?:\w+\.)*\w*(?:Error|Exception)): (?P<text>.+)$")
+_DISABLED_P2P = re.compile(r"P2P is disabled between connected GPUs (\d+) and (\d+)")
+_GENERATION = re.compile(r"/generate$|/completions$|/responses$|/messages$")
+
+
+def read(text: str, now: float, utc_offset_s: int = 0, engine: Engine | None = None, since: float | None = None) -> dict[str, Any]:
+    """``{engine, lines, ends_with_request, started_line,
+    phase, phases, progress, ready, ready_at, last_line, last_line_at, decode, faults, fatal, nccl,
+    requests, kv_tokens, context_length}`` of the last start in `text`; the same keys always, None for what the log does not say.
+
+    `phases`: ``[{name, at, seconds, line}]`` in the order in which they were reached; `seconds` None for the last one. With `since`
+    (when the process started) nothing that an earlier process wrote counts, even if the new one ended before its first usual line.
+    """
+    engine = engine or engines.of_log(text[-200000:]) or engines.of_log(text[:200000])
+    lines = _of_last_start(_not_before(list(lines_of(text, now, utc_offset_s)), since), engine)
+    state = _State(engine)
+    for line in lines:
+        state.take(line)
+    told = [line for line in lines if not _ASKED.search(line.text)]
+    last = told[-1] if told else None
+    return {
+        "engine": engine.name if engine else None,
+        "lines": len(told),
+        "ends_with_request": bool(lines) and lines[-1] is not last,
+        "started_line": lines[0].number if engine and lines and (engine.starts.search(lines[0].text) or UNIT_START.match(lines[0].text)) else None,
+        "started_at": next((line.at for line in lines if line.at is not None), None),
+        "last_line": last.text[:EXCERPT] if last else None,
+        "last_line_at": last.at if last else None,
+        **state.result(now),
+    }
+
+
+def _not_before(lines: list[Line], since: float | None) -> list[Line]:
+    if since is None:
+        return lines
+    older = [position for position, line in enumerate(lines) if line.own and line.at is not None and line.at < since - CLOCK_SECONDS]
+    return lines[older[-1] + 1 :] if older else lines
+
+
+def _of_last_start(lines: list[Line], engine: Engine | None) -> list[Line]:
+    """The lines from the last start on; all of them where the log does not show one."""
+    marks = [position for position, line in enumerate(lines) if UNIT_START.match(line.text)]
+    if not marks and engine is not None:
+        marks = [position for position, line in enumerate(lines) if engine.starts.search(line.text)]
+    return lines[marks[-1] :] if marks else lines
+
+
+class _State:
+    """Collects what the lines of one start say."""
+
+    def __init__(self, engine: Engine | None) -> None:
+        self._engine = engine
+        self._phases: list[dict[str, Any]] = []
+        self._rank = -1
+        self._progress: dict[str, Any] | None = None
+        self._batches: list[dict[str, Any]] = []
+        self._batch_count = 0
+        self._faults: dict[str, dict[str, Any]] = {}
+        self._nccl: dict[str, Any] = {"version": None, "transports": {}, "environment": {}, "p2p_disabled_pairs": []}
+        self._channels: dict[str, set[str]] = {}
+        self._requests: dict[str, Any] = {"ok": 0, "failed": 0, "last_code": None, "last_at": None, "health_not_ready": 0}
+        self._ready_at: float | None = None
+        self._ready = False
+        self._kv_tokens: int | None = None
+        self._context: int | None = None
+
+    def take(self, line: Line) -> None:
+        text = line.text
+        self._take_phase(line)
+        self._take_fault(line)
+        match = _PROGRESS.search(text)
+        if match and not self._ready:
+            self._progress = {"done": int(match[1]), "total": int(match[2]), "left_s": _seconds(match[4]), "phase": self._phase}
+        if "NCCL" in text or "nccl" in text or " via " in text:
+            self._take_nccl(text)
+        if "HTTP/" in text:
+            self._take_request(line)
+        self._take_batch(line)
+        if self._kv_tokens is None and (match := _KV_TOKENS.search(text)):
+            self._kv_tokens = _number(match)
+        if self._context is None and (match := _CONTEXT.search(text)):
+            self._context = _number(match)
+
+    @property
+    def _phase(self) -> str | None:
+        return self._phases[-1]["name"] if self._phases else None
+
+    def _take_phase(self, line: Line) -> None:
+        if self._engine is None or self._ready:
+            return
+        if self._engine.ready.search(line.text):
+            self._ready, self._ready_at = True, line.at
+        for rank, (name, pattern) in enumerate(self._engine.phases):
+            if rank > self._rank and pattern.search(line.text):
+                if self._phases and self._phases[-1]["at"] is not None and line.at is not None:
+                    self._phases[-1]["seconds"] = round(line.at - self._phases[-1]["at"], 1)
+                self._rank = rank
+                self._phases.append({"name": name, "at": line.at, "seconds": None, "line": line.text[:EXCERPT]})
+                break
+
+    def _take_fault(self, line: Line) -> None:
+        fault = log_faults.fault_of(line.text)
+        first = next(iter(self._faults.values()), None)
+        if first and first["exception"] is None and (match := _EXCEPTION.search(line.text)):
+            first["exception"] = match[0].strip("] ")[:EXCERPT]  # what the traceback after it ends with
+        if fault is None:
+            return
+        known = self._faults.get(fault.kind)
+        if known:
+            known["count"] += 1
+            known["last_at"] = line.at
+            return
+        meaning, advice, direction = fault.meaning, fault.advice, fault.direction
+        if fault.kind == "out_of_memory":
+            when = "serving" if self._ready else "graphs" if self._phase in ("graphs", "autotune", "kv_cache") else "weights"
+            meaning, advice, direction = log_faults.OUT_OF_MEMORY[when]
+        self._faults[fault.kind] = {
+            "kind": fault.kind,
+            "fatal": fault.fatal,
+            "count": 1,
+            "at": line.at,
+            "last_at": line.at,
+            "line": line.text[:EXCERPT],
+            "number": line.number,
+            "phase": "serving" if self._ready else self._phase,
+            "meaning": meaning,
+            "advice": advice,
+            "direction": direction,
+            "exception": None,
+        }
+
+    def _take_nccl(self, text: str) -> None:
+        if match := _NCCL_VERSION.search(text):
+            self._nccl["version"] = match[1] or match[2]
+        if match := _CHANNEL.search(text):
+            self._channels.setdefault(_transport(match[5]), set()).add("%s->%s" % (match[1], match[3]))
+        if match := _NCCL_ENVIRONMENT.search(text):
+            self._nccl["environment"][match[1]] = match[2]
+        if match := _DISABLED_P2P.search(text):
+            pair = "%s-%s" % (match[1], match[2])
+            if pair not in self._nccl["p2p_disabled_pairs"]:
+                self._nccl["p2p_disabled_pairs"].append(pair)
+
+    def _take_request(self, line: Line) -> None:
+        match = _ACCESS.search(line.text)
+        if not match:
+            return
+        path, code = match[2].partition("?")[0], int(match[3])
+        if path.startswith("/health") and code == 503 and not self._ready:
+            self._requests["health_not_ready"] += 1  # normal until the warm-up is over
+        if match[1] == "POST" and _GENERATION.search(path):
+            self._requests["ok" if code < 400 else "failed"] += 1
+            self._requests["last_code"], self._requests["last_at"] = code, line.at
+
+    def _take_batch(self, line: Line) -> None:
+        match = self._engine.decode.search(line.text) if self._engine else None
+        if not match:
+            return
+        usage = _float(match["usage"])
+        if usage is not None and self._engine is engines.VLLM:
+            usage = usage / 100
+        self._batch_count += 1
+        self._batches.append(
+            {
+                "at": line.at,
+                "running": int(match["running"]),
+                "queue": int(match["queue"]),
+                "tokens_per_s": _float(match["rate"]),
+                "usage": usage,
+                "tokens": int(match["tokens"]) if match["tokens"] else None,
+                "graph": {"True": True, "False": False}.get(match["graph"] or ""),
+            }
+        )
+        del self._batches[: -4 * LAST_BATCHES]
+
+    def result(self, now: float) -> dict[str, Any]:
+        faults = list(self._faults.values())
+        fatal = sorted((fault for fault in faults if fault["fatal"]), key=lambda fault: fault["kind"] in log_faults.GENERAL)
+        self._nccl["transports"] = {name: sorted(pairs) for name, pairs in sorted(self._channels.items())}
+        self._nccl["p2p_used"] = None if not self._channels else not {"SHM", "NET"} & set(self._channels)
+        return {
+            "phase": self._phase,
+            "phases": self._phases,
+            "progress": self._progress,
+            "ready": self._ready,
+            "ready_at": self._ready_at,
+            "decode": self._decode(now),
+            "faults": faults,
+            "fatal": fatal[0] if fatal else None,
+            "nccl": self._nccl,
+            "requests": self._requests,
+            "kv_tokens": self._kv_tokens,
+            "context_length": self._context,
+        }
+
+    def _decode(self, now: float) -> dict[str, Any] | None:
+        """The last decode line with its age, and the median of the last ones that had work."""
+        if not self._batches:
+            return None
+        last = self._batches[-1]
+        busy = [batch["tokens_per_s"] for batch in self._batches if batch["running"] and batch["tokens_per_s"] is not None][-LAST_BATCHES:]
+        full = last["usage"] is not None and last["usage"] >= 0.99
+        return {
+            **last,
+            "age_s": round(now - last["at"], 1) if last["at"] is not None else None,
+            "lines": self._batch_count,
+            "median_tokens_per_s": round(statistics.median(busy), 2) if busy else None,
+            "saturated": full and last["queue"] > 0,
+        }
+
+
+def _transport(word: str) -> str:
+    """P2P (through NVLink or PCIe), SHM (host memory), NET: the first part of NCCL's word, such as P2P/CUMEM."""
+    return word.split("/", maxsplit=1)[0].upper()
+
+
+def _number(match: re.Match[str]) -> int:
+    return int(next(group for group in match.groups() if group).replace(",", ""))
+
+
+def _float(text: str | None) -> float | None:
+    return float(text) if text else None
+
+
+def _seconds(text: str) -> int | None:
+    if text == "?":
+        return None
+    total = 0
+    for part in text.split(":"):
+        total = total * 60 + (int(part) if part.isdigit() else 0)
+    return total
