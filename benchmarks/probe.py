@@ -1,10 +1,13 @@
-"""How close the probe comes to its plan, on a machine with GPUs: prints one line for each target and exits 1 where one is missed.
+"""How close the probe comes to its plan, on a machine with GPUs: prints one line for each target and exits 1 where one
+is missed.
 
     python3 benchmarks/probe.py [--json FILE]
 
-Targets: copy-engine bandwidth within 3 % of a plain cuMemcpyPeerAsync loop over 256 MiB; wall time of the probe at most 5 s for two GPUs and
-30 s for eight, control and verification included. With one GPU the loop copies within the GPU, as the probe's loopback does.
+Targets: copy-engine bandwidth within 3 % of a plain cuMemcpyPeerAsync loop over 256 MiB; wall time of the probe at most
+5 s for two GPUs and 30 s for eight, control and verification included. With one GPU the loop copies within the GPU, as
+the probe's loopback does.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -39,7 +42,8 @@ def importable() -> None:
 
 
 def plain_loop() -> dict[str, float]:
-    """Median GB/s of a plain loop for each directed pair ("0->1"), each GPU's own context, peer access on where the driver grants it."""
+    """Median GB/s of a plain loop for each directed pair ("0->1"), each GPU's own context, peer access on where the
+    driver grants it."""
     sys.path.insert(0, str(ROOT / "module_utils"))
     from gpu_probe.driver import Cuda, CudaError  # noqa: PLC0415
 
@@ -49,7 +53,11 @@ def plain_loop() -> dict[str, float]:
     for ordinal in range(cuda.integer("cuDeviceGetCount")):
         context = cuda.handle("cuDevicePrimaryCtxRetain", cuda.integer("cuDeviceGet", ordinal))
         cuda.call("cuCtxSetCurrent", context)
-        stream, start, end = cuda.handle("cuStreamCreate", 1), cuda.handle("cuEventCreate", 0), cuda.handle("cuEventCreate", 0)
+        stream, start, end = (
+            cuda.handle("cuStreamCreate", 1),
+            cuda.handle("cuEventCreate", 0),
+            cuda.handle("cuEventCreate", 0),
+        )
         gpus.append((context, stream, start, end, cuda.allocate(SIZE), cuda.allocate(SIZE)))
     pairs = [(one, other) for one in range(len(gpus)) for other in range(len(gpus)) if one != other] or [(0, 0)]
     rates = {}
@@ -98,7 +106,11 @@ def compare(plain: dict[str, float], raw: dict[str, Any]) -> list[dict[str, Any]
             "met": ratio is not None and abs(ratio - 1) <= BANDWIDTH_TOLERANCE,
         })  # fmt: skip
     wanted = next((limit for count, limit in sorted(WALL_TARGETS_S.items()) if count >= len(order)), 30.0)
-    wall = {"target": "wall time of the probe, %d GPUs" % len(order), "measured": raw["seconds"], "wanted": "at most %g s" % wanted}
+    wall = {
+        "target": "wall time of the probe, %d GPUs" % len(order),
+        "measured": raw["seconds"],
+        "wanted": "at most %g s" % wanted,
+    }
     found.append({**wall, "met": raw["seconds"] <= wanted})
     return found
 
@@ -117,7 +129,10 @@ def main() -> int:
     plain = json.loads(answer.stdout)
     records = compare(plain, probe())
     for record in records:
-        print("%s %s: %s (wanted %s)" % ("ok    " if record["met"] else "MISSED", record["target"], record["measured"], record["wanted"]))
+        print(
+            "%s %s: %s (wanted %s)"
+            % ("ok    " if record["met"] else "MISSED", record["target"], record["measured"], record["wanted"])
+        )
     print("all in %.1f s" % (time.monotonic() - began))
     if options.json:
         Path(options.json).write_text(json.dumps(records, indent=1) + "\n")

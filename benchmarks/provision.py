@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""What a run of provision.yml that finds nothing to do costs on one real systemd host, against `ansible -m ping` on the same host.
+"""What a run of provision.yml that finds nothing to do costs on one real systemd host, against `ansible -m ping` on the
+same host.
 
     sudo .venv/3.*/bin/python benchmarks/provision.py --runs 5
 
-Needs root and what tests/hosts needs. The two run in turns, so that a busy machine slows both; the ratio is taken from the medians.
-Exit status 1 where the target is missed.
+Needs root and what tests/hosts needs. The two run in turns, so that a busy machine slows both; the ratio is taken from
+the medians. Exit status 1 where the target is missed.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -25,7 +27,9 @@ RATIO_TARGET = 8.0
 
 
 def tool(script: str, *words: str) -> str:
-    return subprocess.run([sys.executable, str(HOSTS / script), *words], check=True, stdout=subprocess.PIPE, text=True).stdout
+    return subprocess.run(
+        [sys.executable, str(HOSTS / script), *words], check=True, stdout=subprocess.PIPE, text=True
+    ).stdout
 
 
 def seconds(argv: list[str], environment: dict[str, str], accepted: tuple[int, ...]) -> float:
@@ -44,7 +48,12 @@ def measure(directory: Path, runs: int) -> tuple[list[float], list[float]]:
     inventory = directory / "hosts.yml"
     inventory.write_text(tool("make_hosts.py", "up", NAME + "=trixie", "--bind-ro=%s:/srv/nvidia" % packages))
     bin_directory = Path(sys.executable).parent
-    environment = dict(os.environ, ANSIBLE_CONFIG=str(ROOT / "ansible.cfg"), GPU_HOST_REPORTS_DIR=str(directory / "reports"), ANSIBLE_NOCOLOR="1")
+    environment = dict(
+        os.environ,
+        ANSIBLE_CONFIG=str(ROOT / "ansible.cfg"),
+        GPU_HOST_REPORTS_DIR=str(directory / "reports"),
+        ANSIBLE_NOCOLOR="1",
+    )
     repository = {"uris": "file:/srv/nvidia/repo", "suites": "/", "key_url": "file:/srv/nvidia/key.asc"}
     variables = {
         "nvidia_driver_mode": "full",
@@ -54,8 +63,17 @@ def measure(directory: Path, runs: int) -> tuple[list[float], list[float]]:
     }
     ping = [str(bin_directory / "ansible"), "-i", str(inventory), "all", "-m", "ping"]
     clean = [str(bin_directory / "ansible"), "-i", str(inventory), "all", "-m", "ansible.builtin.shell"]
-    provision = [str(bin_directory / "ansible-playbook"), "-i", str(inventory), "provision.yml", "-e", json.dumps(variables)]
-    seconds([*clean, "-a", "rm -rf /etc/apt/sources.list /etc/apt/sources.list.d/* /var/lib/apt/lists/*"], environment, (0,))
+    provision = [
+        str(bin_directory / "ansible-playbook"),
+        "-i",
+        str(inventory),
+        "provision.yml",
+        "-e",
+        json.dumps(variables),
+    ]
+    seconds(
+        [*clean, "-a", "rm -rf /etc/apt/sources.list /etc/apt/sources.list.d/* /var/lib/apt/lists/*"], environment, (0,)
+    )
     # 2: such a host has no GPU, and the validation at the end says so.
     seconds(provision, environment, (0, 2))
     pairs = [(seconds(ping, environment, (0,)), seconds(provision, environment, (0, 2))) for _run in range(runs)]
@@ -73,7 +91,10 @@ def main() -> int:
             tool("make_hosts.py", "down", NAME)
     ratio = statistics.median(provisions) / statistics.median(pings)
     for name, values in (("ansible -m ping", pings), ("provision.yml, nothing to do", provisions)):
-        print("%-30s median %5.1f s, from %.1f to %.1f in %d runs" % (name, statistics.median(values), min(values), max(values), len(values)))
+        print(
+            "%-30s median %5.1f s, from %.1f to %.1f in %d runs"
+            % (name, statistics.median(values), min(values), max(values), len(values))
+        )
     print("ratio %.1f, target at most %.1f: %s" % (ratio, RATIO_TARGET, "met" if ratio <= RATIO_TARGET else "MISSED"))
     return 0 if ratio <= RATIO_TARGET else 1
 

@@ -4,8 +4,8 @@
     make bench                      # 100 recorded hosts, forks 25, on two processors
     make bench A='--hosts 25 --runs 1'
 
-Times are wall-clock seconds of whole commands, the two run in turns so that a busy machine slows both; the ratio is taken
-from the medians. Memory is the largest resident set of any process of a run (the controller's), from the kernel.
+Times are wall-clock seconds of whole commands, the two run in turns so that a busy machine slows both; the ratio is
+taken from the medians. Memory is the largest resident set of any process of a run (the controller's), from the kernel.
 Exit status 1 where a target is missed.
 """
 
@@ -57,11 +57,18 @@ def fleet(directory: Path, count: int) -> Path:
 
 
 def timed(command: list[str], directory: Path) -> Run:
-    environment = dict(os.environ, ANSIBLE_CONFIG=str(ROOT / "ansible.cfg"), GPU_HOST_REPORTS_DIR=str(directory / "reports"), ANSIBLE_NOCOLOR="1")
+    environment = dict(
+        os.environ,
+        ANSIBLE_CONFIG=str(ROOT / "ansible.cfg"),
+        GPU_HOST_REPORTS_DIR=str(directory / "reports"),
+        ANSIBLE_NOCOLOR="1",
+    )
     environment.setdefault("LC_ALL", "C.UTF-8")
     with open(directory / "output.txt", "w") as output:
         began = time.monotonic()
-        child = subprocess.Popen(command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
+        child = subprocess.Popen(
+            command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
+        )
         _pid, status, usage = os.wait4(child.pid, 0)
         seconds = time.monotonic() - began
     child.returncode = os.waitstatus_to_exitcode(status)
@@ -70,7 +77,10 @@ def timed(command: list[str], directory: Path) -> Run:
 
 def programs() -> tuple[str, str]:
     beside = Path(sys.executable).parent
-    found = [str(beside / name) if (beside / name).exists() else shutil.which(name) for name in ("ansible-playbook", "ansible")]
+    found = [
+        str(beside / name) if (beside / name).exists() else shutil.which(name)
+        for name in ("ansible-playbook", "ansible")
+    ]
     if not all(found):
         sys.exit("ansible-core is not installed for %s; `make bench` sets it up." % sys.executable)
     return str(found[0]), str(found[1])
@@ -95,19 +105,33 @@ def compare(directory: Path, hosts: int, forks: int, runs: int) -> tuple[bool, f
         ours.append(checked(timed(validate, directory), directory, "validate.yml"))
         words = "run %d  ping %.2f s (%.1f s of processor)  validate.yml %.2f s (%.1f s)"
         last = theirs[-1], ours[-1]
-        print(words % (number + 1, *(value for run in last for value in (run.seconds, run.processor_seconds))), flush=True)
+        print(
+            words % (number + 1, *(value for run in last for value in (run.seconds, run.processor_seconds))), flush=True
+        )
     ping_seconds = statistics.median(run.seconds for run in theirs)
     validate_seconds = statistics.median(run.seconds for run in ours)
     ratio = validate_seconds / ping_seconds
-    print("%d hosts, forks %d, medians of %d: ping %.2f s, validate.yml %.2f s" % (hosts, forks, runs, ping_seconds, validate_seconds))
-    processor = statistics.median(run.processor_seconds for run in ours) / statistics.median(run.processor_seconds for run in theirs)
-    print("processor time: validate.yml takes %.2f times what ping takes (this hardly depends on what else the machine does)" % processor)
-    print("%s  validate.yml takes %.2f times what ping takes (target: at most %.1f)" % (verdict(ratio <= RATIO_TARGET), ratio, RATIO_TARGET))
+    print(
+        "%d hosts, forks %d, medians of %d: ping %.2f s, validate.yml %.2f s"
+        % (hosts, forks, runs, ping_seconds, validate_seconds)
+    )
+    processor = statistics.median(run.processor_seconds for run in ours) / statistics.median(
+        run.processor_seconds for run in theirs
+    )
+    print(
+        "processor time: validate.yml takes %.2f times what ping takes (this hardly depends on what else the machine "
+        "does)" % processor
+    )
+    print(
+        "%s  validate.yml takes %.2f times what ping takes (target: at most %.1f)"
+        % (verdict(ratio <= RATIO_TARGET), ratio, RATIO_TARGET)
+    )
     return ratio <= RATIO_TARGET, max(run.peak_mib for run in ours)
 
 
 def memory(directory: Path, hosts: int, forks: int, peak_mib: float) -> bool:
-    """Whether one more host costs the controller little: the peak with all hosts against the peak with a quarter of them."""
+    """Whether one more host costs the controller little: the peak with all hosts against the peak with a quarter of
+    them."""
     fewer = max(hosts // 4, 1)
     playbook, _adhoc = programs()
     command = [playbook, "validate.yml", "-i", str(fleet(directory, fewer)), "--forks", str(forks)]
@@ -115,7 +139,10 @@ def memory(directory: Path, hosts: int, forks: int, peak_mib: float) -> bool:
     each = (peak_mib - small) / max(hosts - fewer, 1)
     print("controller's peak: %.0f MiB with %d hosts, %.0f MiB with %d hosts" % (small, fewer, peak_mib, hosts))
     good = each <= MEMORY_TARGET_MIB
-    print("%s  %.2f MiB for each further host (target: at most %.1f, whatever their number)" % (verdict(good), each, MEMORY_TARGET_MIB))
+    print(
+        "%s  %.2f MiB for each further host (target: at most %.1f, whatever their number)"
+        % (verdict(good), each, MEMORY_TARGET_MIB)
+    )
     return good
 
 
@@ -125,13 +152,20 @@ def facts_here() -> bool:
         print("skipped  gpu_facts on a real host: no NVIDIA driver here")
         return True
     code = (
-        "import sys, time; sys.path.insert(0, 'module_utils'); from gpu_host.live import LiveEvidence; from gpu_host.gather import gather;"
+        "import sys, time; sys.path.insert(0, 'module_utils'); from gpu_host.live import LiveEvidence; from "
+        "gpu_host.gather import gather;"
         "began = time.monotonic(); gather(LiveEvidence()); print(time.monotonic() - began)"
     )
-    runs = [float(subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True, text=True).stdout) for _ in range(3)]
+    runs = [
+        float(subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True, text=True).stdout)
+        for _ in range(3)
+    ]
     seconds = statistics.median(runs)
     good = seconds <= FACTS_TARGET_SECONDS
-    print("%s  gpu_facts takes %.2f s on this host (target: at most %.1f)" % (verdict(good), seconds, FACTS_TARGET_SECONDS))
+    print(
+        "%s  gpu_facts takes %.2f s on this host (target: at most %.1f)"
+        % (verdict(good), seconds, FACTS_TARGET_SECONDS)
+    )
     return good
 
 

@@ -1,4 +1,5 @@
 """The report of a validation: on the terminal, and as files."""
+
 from __future__ import annotations
 
 DOCUMENTATION = r"""
@@ -60,7 +61,8 @@ _TONES = {
 
 
 def _kept(method: Callable[..., None]) -> Callable[..., None]:
-    """Ansible turns an exception in a callback into a warning; ours is kept, so that the run cannot end as if all were well."""
+    """Ansible turns an exception in a callback into a warning; ours is kept, so that the run cannot end as if all were
+    well."""
 
     @functools.wraps(method)
     def wrapper(self: Any, *args: Any, **kwargs: Any) -> None:
@@ -136,7 +138,8 @@ class CallbackModule(CallbackBase):
         for problem in problems:
             self._display.display("[ERROR]: " + problem, color=C.COLOR_ERROR)
         if problems:
-            # The only way in which a callback can make the run fail: Ansible ends with this status after its own clean-up.
+            # The only way in which a callback can make the run fail: Ansible ends with this status after its own
+            # clean-up.
             sys.exit(EXIT_STATUS)
 
     def _report(self) -> list[str]:
@@ -144,7 +147,9 @@ class CallbackModule(CallbackBase):
         written, problems = writers.write_all(report, self._directory())
         columns = getattr(self._display, "columns", _WIDTH)
         width = min(_WIDTH, columns) if sys.stdout.isatty() else _WIDTH
-        for text, tone in terminal.render(report, width, self._display.verbosity, tuple(_shown(path) for path in written)):
+        for text, tone in terminal.render(
+            report, width, self._display.verbosity, tuple(_shown(path) for path in written)
+        ):
             self._display.display(text, color=_TONES.get(tone))
         if not report["hosts"]:
             problems.append("no host was validated")
@@ -154,7 +159,9 @@ class CallbackModule(CallbackBase):
         ended = time.time()
         return {
             "playbook": self._playbook,
-            "started_at": datetime.datetime.fromtimestamp(self._began, datetime.timezone.utc).isoformat(timespec="seconds"),
+            "started_at": datetime.datetime.fromtimestamp(self._began, datetime.timezone.utc).isoformat(
+                timespec="seconds"
+            ),
             "seconds": round(ended - self._began, 1),
             "ansible_core": ansible.release.__version__,
         }

@@ -1,4 +1,5 @@
 """Ansible's own output without the floods: what our modules return is for the report, not for the screen."""
+
 from __future__ import annotations
 
 DOCUMENTATION = r"""
@@ -20,7 +21,16 @@ from typing import Any
 from ansible import constants as C
 from ansible.plugins.callback.default import CallbackModule as Default
 
-SHORT = {"run_checks", "host_facts", "gpu_facts", "p2p_facts", "proxmox_facts", "inference_server_facts", "write_bundle", "validate_argument_spec"}
+SHORT = {
+    "run_checks",
+    "host_facts",
+    "gpu_facts",
+    "p2p_facts",
+    "proxmox_facts",
+    "inference_server_facts",
+    "write_bundle",
+    "validate_argument_spec",
+}
 
 
 class CallbackModule(Default):
@@ -55,7 +65,9 @@ class CallbackModule(Default):
     def v2_runner_on_ok(self, result: Any) -> None:
         if not self._is_short(result):
             super().v2_runner_on_ok(result)
-        elif self._display.verbosity or result.is_changed():  # `result.result` is a copy of everything, made when it is asked for
+        elif (
+            self._display.verbosity or result.is_changed()
+        ):  # `result.result` is a copy of everything, made when it is asked for
             changed = result.is_changed()
             self._line("changed" if changed else "ok", result, C.COLOR_CHANGED if changed else C.COLOR_OK)
 

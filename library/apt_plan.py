@@ -7,11 +7,11 @@ DOCUMENTATION = r"""
 module: apt_plan
 short_description: Say what adding a package source and installing packages would do, and refuse before anything is changed
 description:
-  - Downloads the key of the source and compares its fingerprint, lets apt fetch and verify the source in a scratch directory, and
-    lets apt work out the installation there. Nothing of the host is changed, in check mode or not.
-  - Fails, with the reason and what to do, for an unsupported system, a wrong key, a source that cannot be reached or whose signature
-    is refused, packages that are not to be had in the wanted branch, packages that must not come along, a step back that was not
-    allowed, the removal of packages that do not belong, and a disk without room.
+  - Downloads the key of the source and compares its fingerprint, lets apt fetch and verify the source in a scratch
+    directory, and lets apt work out the installation there. Nothing of the host is changed, in check mode or not.
+  - Fails, with the reason and what to do, for an unsupported system, a wrong key, a source that cannot be reached or
+    whose signature is refused, packages that are not to be had in the wanted branch, packages that must not come along,
+    a step back that was not allowed, the removal of packages that do not belong, and a disk without room.
   - Where the files of the source and the packages are as wanted already, nothing is fetched.
   - Names who uses the GPUs, so that the caller can stop before it disturbs them.
 options:
@@ -116,8 +116,9 @@ EXAMPLES = r"""
 RETURN = r"""
 plan:
   description:
-    - What would be done. steps (action, package, from, to), files (path, content) to write first, hold and unhold, packages,
-      download_bytes, disk_bytes, installed_version, planned_version, changes, full_update, family, entry (of the table).
+    - What would be done. steps (action, package, from, to), files (path, content) to write first, hold and unhold,
+      packages, download_bytes, disk_bytes, installed_version, planned_version, changes, full_update, family, entry (of
+      the table).
   returned: success
   type: dict
 summary:
@@ -171,7 +172,9 @@ def fetch(url: str) -> bytes:
 def headline(plan: dict) -> str:
     """What happens to the packages."""
     before, after = plan.get("installed_version"), plan.get("planned_version")
-    version = "" if not after else "driver %s" % after if before == after else "driver %s -> %s" % (before or "none", after)
+    version = (
+        "" if not after else "driver %s" % after if before == after else "driver %s -> %s" % (before or "none", after)
+    )
     return ", ".join(part for part in (version, apt_planning.summary(plan.get("steps", []))) if part)
 
 
@@ -187,7 +190,11 @@ def one_line(plan: dict) -> str:
 
 
 def main() -> None:
-    text, flag, names = {"type": "str", "default": ""}, {"type": "bool", "default": False}, {"type": "list", "elements": "str", "default": []}
+    text, flag, names = (
+        {"type": "str", "default": ""},
+        {"type": "bool", "default": False},
+        {"type": "list", "elements": "str", "default": []},
+    )
     module = AnsibleModule(
         argument_spec={
             "systems": {"type": "dict", "required": True},
@@ -216,7 +223,10 @@ def main() -> None:
     planner = apt_planning.Planner(module.params, fetch)
     try:
         notes = toolkits.notes(module.params["cuda_versions"], module.params["driver_version"])
-        module.params["packages"] = [*module.params["packages"], *(toolkits.package(version) for version in module.params["cuda_versions"])]
+        module.params["packages"] = [
+            *module.params["packages"],
+            *(toolkits.package(version) for version in module.params["cuda_versions"]),
+        ]
         plan = planner.plan()
     except PlanError as error:
         message = str(error)

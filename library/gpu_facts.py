@@ -1,12 +1,14 @@
 #!/usr/bin/python
 """The gpu_facts module."""
+
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: gpu_facts
 short_description: Gather facts about the GPUs of a host and everything that decides whether they work together
 description:
-  - Reads the NVIDIA driver's tools, C(/proc), C(/sys), C(/dev), C(/etc/modprobe.d) and the kernel log in one read-only round trip.
+  - Reads the NVIDIA driver's tools, C(/proc), C(/sys), C(/dev), C(/etc/modprobe.d) and the kernel log in one read-only
+    round trip.
   - Needs nothing but Python 3.9 on the host. Never fails because something is absent or unreadable; what could not be
     read is V(null) in the facts and explained in C(errors).
   - With O(bundle) the same facts come from a file that C(capture.yml) wrote, read on the controller.

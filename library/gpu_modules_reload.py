@@ -7,10 +7,10 @@ DOCUMENTATION = r"""
 module: gpu_modules_reload
 short_description: Unload and load NVIDIA's kernel modules in the right order
 description:
-  - Stops the driver's own services and, with O(stop_units), the services that serve; unloads the modules, users before what they use;
-    loads them again; starts what it stopped.
-  - A module that is in use stays; then what was unloaded is loaded again, the services are started, and RV(reloaded) is false with the
-    reason. That is no failure, as a reboot does the same.
+  - Stops the driver's own services and, with O(stop_units), the services that serve; unloads the modules, users before
+    what they use; loads them again; starts what it stopped.
+  - A module that is in use stays; then what was unloaded is loaded again, the services are started, and RV(reloaded) is
+    false with the reason. That is no failure, as a reboot does the same.
   - Never ends a process.
 options:
   modules:
@@ -63,7 +63,9 @@ def main() -> None:
     )
     modules, units = module.params["modules"], module.params["stop_units"]
     if module.check_mode or not modules:
-        module.exit_json(changed=bool(modules), reloaded=False, reason="check mode" if modules else "no module is loaded")
+        module.exit_json(
+            changed=bool(modules), reloaded=False, reason="check mode" if modules else "no module is loaded"
+        )
     outcome = reloading.reload(LiveEvidence(), modules, units)
     if outcome["failed"]:
         module.fail_json(msg=outcome["reason"], log=outcome["log"])

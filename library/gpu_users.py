@@ -7,7 +7,8 @@ DOCUMENTATION = r"""
 module: gpu_users
 short_description: Say who uses the GPUs of a host right now
 description:
-  - Looks for open NVIDIA device files in C(/proc/PID/fd), those of LXC containers included, and for active services that serve models.
+  - Looks for open NVIDIA device files in C(/proc/PID/fd), those of LXC containers included, and for active services
+    that serve models.
 options:
   server_units:
     description: Name patterns of the services that serve models.
@@ -27,8 +28,8 @@ EXAMPLES = r"""
 RETURN = r"""
 in_use:
   description:
-    - users (pid, command, devices, unit, container), units, driver_services (they hold the devices and do no work), unreadable (processes
-      that could not be looked at), text (one line for a person, empty when the GPUs are free).
+    - users (pid, command, devices, unit, container), units, driver_services (they hold the devices and do no work),
+      unreadable (processes that could not be looked at), text (one line for a person, empty when the GPUs are free).
   returned: success
   type: dict
 """
@@ -39,7 +40,9 @@ from ansible.module_utils.gpu_provision import gpu_users
 
 
 def main() -> None:
-    module = AnsibleModule(argument_spec={"server_units": {"type": "list", "elements": "str", "default": []}}, supports_check_mode=True)
+    module = AnsibleModule(
+        argument_spec={"server_units": {"type": "list", "elements": "str", "default": []}}, supports_check_mode=True
+    )
     module.exit_json(changed=False, in_use=gpu_users.look(LiveEvidence(), module.params["server_units"]))
 
 

@@ -1,12 +1,14 @@
 #!/usr/bin/python
 """Documentation of the host_facts action; the code is plugins/action/host_facts.py and runs the modules of the facts."""
+
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: host_facts
 short_description: Gather every kind of facts that the checks judge
 description:
-  - Runs M(gpu_facts) on the host and, where they are wanted, M(proxmox_facts), M(p2p_facts) and M(inference_server_facts), in one task.
+  - Runs M(gpu_facts) on the host and, where they are wanted, M(proxmox_facts), M(p2p_facts) and
+    M(inference_server_facts), in one task.
   - With O(bundle) the same facts come from a file that C(capture.yml) wrote, read on the controller.
 options:
   gather_subset:
@@ -23,7 +25,8 @@ options:
     default: false
   probe:
     description:
-      - Whether P2P is proven. V(auto) does so where the driver shows GPUs; for a recorded host, where its bundle holds a probe.
+      - Whether P2P is proven. V(auto) does so where the driver shows GPUs; for a recorded host, where its bundle holds
+        a probe.
       - Only V(force) measures while something else works on the GPUs.
     type: str
     choices: [auto, 'true', 'false', force]
@@ -37,7 +40,8 @@ options:
     default: {}
   server:
     description:
-      - Whether the inference server is looked at. V(auto) does so where a process on a GPU is named as one, and for a recorded host.
+      - Whether the inference server is looked at. V(auto) does so where a process on a GPU is named as one, and for a
+        recorded host.
     type: str
     choices: [auto, 'true', 'false']
     default: auto

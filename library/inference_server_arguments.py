@@ -1,15 +1,18 @@
 #!/usr/bin/python
 """The inference_server_arguments module."""
+
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: inference_server_arguments
 short_description: Check the arguments of an inference server against the engine that is installed
 description:
-  - Runs the engine's own C(--help) and names every argument that it does not know, with its successor where it was renamed, and every value
-    that is not among its choices. So a server that serves is not stopped for one that cannot start.
-  - Says whether the type of the model is known to the installed transformers or engine, where the model's C(config.json) is on the host,
-    and whether a model that is given as a path is there and can be read by the server's user.
+  - Runs the engine's own C(--help) and names every argument that it does not know, with its successor where it was
+    renamed, and every value that is not among its choices. So a server that serves is not stopped for one that cannot
+    start.
+  - Says whether the type of the model is known to the installed transformers or engine, where the model's
+    C(config.json) is on the host, and whether a model that is given as a path is there and can be read by the server's
+    user.
 options:
   engine:
     description: The engine.
@@ -98,13 +101,17 @@ def main() -> None:
         last = next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "no output")
         why = outcome.reason or "exit status %s: %s" % (outcome.rc, last[:300])
         asked = " ".join([*params["command"], *question])
-        module.fail_json(msg="%s does not show its options (%s). Is the engine installed in that environment?" % (asked, why))
+        module.fail_json(
+            msg="%s does not show its options (%s). Is the engine installed in that environment?" % (asked, why)
+        )
     found = arguments.problems(params["arguments"], options, engines.ENGINES[params["engine"]])
     kind = model_type.read(evidence, params["model"] or "", params["command"], environment)
     result = {"changed": False, "problems": found, "options": len(options), "model_type": kind}
     wrong = []
     if found:
-        wrong.append("The installed %s does not take these arguments:\n%s" % (params["engine"], arguments.describe(found)))
+        wrong.append(
+            "The installed %s does not take these arguments:\n%s" % (params["engine"], arguments.describe(found))
+        )
     unusable = model_path.problem(evidence, params["model"] or "", params["user"])
     if unusable and module.check_mode:  # without check mode, an earlier task may have brought it
         module.warn(unusable)
@@ -112,7 +119,9 @@ def main() -> None:
         wrong.append(unusable + ".")
     if kind["known"] is False:
         told = (kind["transformers"] or "", kind["model_type"], kind["config"])
-        wrong.append("The installed transformers %s does not know the model type %s (%s). Install a newer transformers." % told)
+        wrong.append(
+            "The installed transformers %s does not know the model type %s (%s). Install a newer transformers." % told
+        )
     if wrong:
         module.fail_json(msg="Nothing was changed. " + "\n".join(wrong), **result)
     module.exit_json(**result)

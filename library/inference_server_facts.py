@@ -1,15 +1,17 @@
 #!/usr/bin/python
 """The inference_server_facts module."""
+
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: inference_server_facts
 short_description: Say whether an inference server serves, starts, is stuck or has failed, on which settings, and why
 description:
-  - Finds the server of a host (SGLang, vLLM, C(transformers serve)) by its processes or its unit, and reads its live arguments and
-    environment, its ranks and their GPUs, its log since the last start, its HTTP API, and what is installed beside its Python.
-  - Needs nothing but Python 3.9 on the host. Never fails because something is absent or unreadable; what could not be read is V(null) in
-    the facts and explained in C(errors).
+  - Finds the server of a host (SGLang, vLLM, C(transformers serve)) by its processes or its unit, and reads its live
+    arguments and environment, its ranks and their GPUs, its log since the last start, its HTTP API, and what is
+    installed beside its Python.
+  - Needs nothing but Python 3.9 on the host. Never fails because something is absent or unreadable; what could not be
+    read is V(null) in the facts and explained in C(errors).
   - Reads only. With O(generate) it also asks the server for one short answer, twice.
 options:
   unit:
@@ -40,7 +42,8 @@ options:
     type: str
   expected:
     description:
-      - What the inventory means, C(gpu_host_expected.server); O(expected) C(arguments) and C(environment) are compared with the process.
+      - What the inventory means, C(gpu_host_expected.server); O(expected) C(arguments) and C(environment) are compared
+        with the process.
     type: dict
     default: {}
   patience_scale:

@@ -1,15 +1,16 @@
 #!/usr/bin/python
 """The inference_server_load module."""
+
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: inference_server_load
 short_description: Put a load on an inference server and measure it, with the GPUs' power, utilisation and PCIe traffic
 description:
-  - Runs a load generator on the host itself, in front of the server, and samples its GPUs meanwhile. O(generator) says which one; a load runs
-    detached, and how many requests are done is shown while it does.
-  - As an action (which playbooks get) it runs O(cells) one after the other, shows each result, compares them with O(targets) and with the
-    O(baseline) of the run before, and writes O(report) on the controller.
+  - Runs a load generator on the host itself, in front of the server, and samples its GPUs meanwhile. O(generator) says
+    which one; a load runs detached, and how many requests are done is shown while it does.
+  - As an action (which playbooks get) it runs O(cells) one after the other, shows each result, compares them with
+    O(targets) and with the O(baseline) of the run before, and writes O(report) on the controller.
 options:
   base:
     description: The address of the API, such as C(http://127.0.0.1:8000).
@@ -24,22 +25,25 @@ options:
     type: str
   generator:
     description:
-      - What makes the load. V(sglang) is C(python -m sglang.benchmark.serving) (C(sglang.bench_serving) up to 0.5.12), V(vllm) is C(vllm bench
-        serve), V(guidellm) is C(guidellm run) of guidellm 0.7 and newer, V(builtin) is a small one that needs nothing.
-      - V(auto) takes the engine's own where the server's Python has it, else guidellm where it is on the PATH of the host or in
-        O(generator_python), else V(builtin); the report says which one it was, and why not another. A baseline of another one is not compared.
+      - What makes the load. V(sglang) is C(python -m sglang.benchmark.serving) (C(sglang.bench_serving) up to 0.5.12),
+        V(vllm) is C(vllm bench serve), V(guidellm) is C(guidellm run) of guidellm 0.7 and newer, V(builtin) is a small
+        one that needs nothing.
+      - V(auto) takes the engine's own where the server's Python has it, else guidellm where it is on the PATH of the
+        host or in O(generator_python), else V(builtin); the report says which one it was, and why not another. A
+        baseline of another one is not compared.
       - Every option is looked up in the generator's own C(--help) first.
     type: str
     choices: [auto, sglang, vllm, guidellm, builtin]
     default: auto
   generator_python:
     description:
-      - The Python on the host that has the generator, or the C(guidellm) program. Without it the Python of the server, as the server's user, and
-        C(guidellm) on the PATH.
+      - The Python on the host that has the generator, or the C(guidellm) program. Without it the Python of the server,
+        as the server's user, and C(guidellm) on the PATH.
     type: path
   server:
     description:
-      - What M(inference_server_facts) found, C(ansible_facts.inference_server). Its engine, its Python, its tokenizer and its caches are used.
+      - What M(inference_server_facts) found, C(ansible_facts.inference_server). Its engine, its Python, its tokenizer
+        and its caches are used.
     type: dict
     default: {}
   cells:
@@ -59,8 +63,9 @@ options:
     type: path
   time_limit:
     description:
-      - Seconds after which a load ends in any case, the start of the generator counted. With V(builtin) the requests that have not ended count
-        as failed; with another generator the load has no figures then, and the ones after it are not run.
+      - Seconds after which a load ends in any case, the start of the generator counted. With V(builtin) the requests
+        that have not ended count as failed; with another generator the load has no figures then, and the ones after it
+        are not run.
     type: int
     default: 600
   step:
@@ -138,7 +143,11 @@ def main() -> None:
             if getattr(job, name) < 1:
                 module.fail_json(msg="%s must be at least 1, it is %d" % (name, getattr(job, name)))
     if not jobs or params["time_limit"] < 1:
-        module.fail_json(msg="there is no load to run" if not jobs else "time_limit must be at least 1, it is %d" % params["time_limit"])
+        module.fail_json(
+            msg="there is no load to run"
+            if not jobs
+            else "time_limit must be at least 1, it is %d" % params["time_limit"]
+        )
     if params["step"] == "run":
         order = generator_run.Order(jobs[0], params["how"], server, params["api_key"])
         directory = generator_run.detached(lambda place: generator_run.run(place, order))

@@ -1,5 +1,6 @@
 #!/usr/bin/python
 """Documentation of the inference_server_ready action; the code is plugins/action/inference_server_ready.py."""
+
 from __future__ import annotations
 
 DOCUMENTATION = r"""
@@ -7,8 +8,8 @@ module: inference_server_ready
 short_description: Wait for an inference server by evidence, and show what it does meanwhile
 description:
   - Looks at the server with M(inference_server_facts) every few seconds and shows the phase of its start as it goes.
-  - Ends with V(ready); or fails with V(failed) and the line of the log that says why; or with V(stalled), the phase, since when nothing has
-    moved (log, GPU memory, compilers, disk), the most likely cause and what to do.
+  - Ends with V(ready); or fails with V(failed) and the line of the log that says why; or with V(stalled), the phase,
+    since when nothing has moved (log, GPU memory, compilers, disk), the most likely cause and what to do.
   - A server that says that it is ready must serve the right model and answer a real request.
 options:
   unit:

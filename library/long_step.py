@@ -7,8 +7,8 @@ DOCUMENTATION = r"""
 module: long_step
 short_description: Run a command that takes minutes and show that it progresses
 description:
-  - Runs detached from the connection, prints a line with the elapsed time and the command's last line every O(interval) seconds, and
-    fails with the lines that say why.
+  - Runs detached from the connection, prints a line with the elapsed time and the command's last line every O(interval)
+    seconds, and fails with the lines that say why.
 options:
   argv:
     description: The command and its arguments; no shell.

@@ -7,8 +7,8 @@ DOCUMENTATION = r"""
 module: module_options
 short_description: Write options of kernel modules to one drop-in file and compare them with the running modules
 description:
-  - Writes O(path) with one C(options) line a module and nothing else. Fails before it writes when another file or the kernel command
-    line gives one of the options another value, and names the place.
+  - Writes O(path) with one C(options) line a module and nothing else. Fails before it writes when another file or the
+    kernel command line gives one of the options another value, and names the place.
   - Compares what is wanted with what the loaded modules run with, and names who uses the GPUs.
 options:
   options:
@@ -96,12 +96,16 @@ def main() -> None:
         module.fail_json(msg="%s. Nothing was changed." % error)
     if problems:
         module.fail_json(
-            msg="Another place decides: %s. Nothing was changed. Take the line out there, or make it say the same." % "; ".join(problems),
+            msg="Another place decides: %s. Nothing was changed. Take the line out there, or make it say the same."
+            % "; ".join(problems),
             conflicts=problems,
         )
     unknown = module_options.unknown_parameters(evidence, wanted)
     if unknown:
-        module.fail_json(msg="%s, so the kernel would ignore it. Nothing was changed. `modinfo -p MODULE` lists what there is." % "; ".join(unknown))
+        module.fail_json(
+            msg="%s, so the kernel would ignore it. Nothing was changed. `modinfo -p MODULE` lists what there is."
+            % "; ".join(unknown)
+        )
     before = evidence.read(path)
     if not before.ok and before.status != "absent":
         module.fail_json(msg="%s cannot be read: %s. Run with --become." % (path, before.reason or before.status))
@@ -113,18 +117,30 @@ def main() -> None:
     result = {
         "rows": rows,
         "pending": [
-            "%s %s is %s in the running module, %s is wanted" % (row["module"], row["option"], row["live"], row["wanted"]) for row in waiting
+            "%s %s is %s in the running module, %s is wanted"
+            % (row["module"], row["option"], row["live"], row["wanted"])
+            for row in waiting
         ],
         "reload": module_options.to_reload(
-            sorted({row["module"] for row in waiting}), [name for name in module_options.UNLOAD_ORDER if os.path.isdir("/sys/module/" + name)]
+            sorted({row["module"] for row in waiting}),
+            [name for name in module_options.UNLOAD_ORDER if os.path.isdir("/sys/module/" + name)],
         ),
         "in_use": gpu_users.look(evidence, module.params["server_units"]),
         "initramfs": next(
-            (tool for tool in ("update-initramfs", "dracut") if shutil.which(tool, path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin")), ""
+            (
+                tool
+                for tool in ("update-initramfs", "dracut")
+                if shutil.which(tool, path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin")
+            ),
+            "",
         ),
         "errors": errors.entries,
     }
-    module.exit_json(changed=changed, diff={"before": before.text, "after": text, "before_header": path, "after_header": path}, **result)
+    module.exit_json(
+        changed=changed,
+        diff={"before": before.text, "after": text, "before_header": path, "after_header": path},
+        **result,
+    )
 
 
 def write(module: AnsibleModule, path: str, text: str) -> None:

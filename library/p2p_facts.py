@@ -1,21 +1,24 @@
 #!/usr/bin/python
 """The p2p_facts module."""
+
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: p2p_facts
 short_description: Prove GPU peer-to-peer by moving and verifying bytes between every pair of GPUs
 description:
-  - For each directed pair of GPUs, what the driver claims, whether peer access can be enabled, whether the bytes that one GPU writes
-    arrive in the other's memory (read back by their owner), how fast and with what latency, and the same with peer access off.
-  - Needs Python 3.9 and the driver's C(libcuda.so.1) on the host, nothing else. Every CUDA call runs in a child process with a time limit;
-    the module ends in bounded time and leaves nothing behind, whatever the driver does.
-  - Uses the GPUs. Where something already works on them it only initialises CUDA and reads what the driver says of each pair, and
-    RV(ansible_facts.p2p_probe.skipped_reason) says why.
+  - For each directed pair of GPUs, what the driver claims, whether peer access can be enabled, whether the bytes that
+    one GPU writes arrive in the other's memory (read back by their owner), how fast and with what latency, and the same
+    with peer access off.
+  - Needs Python 3.9 and the driver's C(libcuda.so.1) on the host, nothing else. Every CUDA call runs in a child process
+    with a time limit; the module ends in bounded time and leaves nothing behind, whatever the driver does.
+  - Uses the GPUs. Where something already works on them it only initialises CUDA and reads what the driver says of each
+    pair, and RV(ansible_facts.p2p_probe.skipped_reason) says why.
 options:
   when_busy:
     description:
-      - V(skip) leaves GPUs alone on which a process runs, memory is in use or work is done. V(force) measures beside it.
+      - V(skip) leaves GPUs alone on which a process runs, memory is in use or work is done. V(force) measures beside
+        it.
     type: str
     choices: [skip, force]
     default: skip
@@ -41,8 +44,8 @@ options:
     default: false
   collective:
     description:
-      - Also run a checked all-reduce over all GPUs with NCCL, as configured and with P2P off, where O(python) has PyTorch. V(auto) does so
-        where such a Python is found.
+      - Also run a checked all-reduce over all GPUs with NCCL, as configured and with P2P off, where O(python) has
+        PyTorch. V(auto) does so where such a Python is found.
     type: str
     choices: [auto, 'true', 'false']
     default: auto
@@ -95,9 +98,11 @@ from ansible.module_utils.gpu_host import p2p_probe
 from ansible.module_utils.gpu_host.evidence import fact_module
 from ansible.module_utils.gpu_host.evidence.errors import Errors
 from ansible.module_utils.gpu_host.evidence.interface import Evidence
-from ansible.module_utils.gpu_host.p2p_probe import all_reduce
+from ansible.module_utils.gpu_host.probe import all_reduce
 from ansible.module_utils.gpu_host.probe.worker_run import ProbeEvidence
-from ansible.module_utils.gpu_probe import collective, worker  # noqa: F401  so that Ansible sends the child's package along
+
+# So that Ansible sends the child's package along.
+from ansible.module_utils.gpu_probe import collective, worker  # noqa: F401
 
 ARGUMENT_SPEC = {
     "when_busy": {"type": "str", "choices": ["skip", "force"], "default": "skip"},

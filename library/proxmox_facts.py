@@ -1,15 +1,16 @@
 #!/usr/bin/python
 """The proxmox_facts module."""
+
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: proxmox_facts
 short_description: Gather facts about a Proxmox VE host, its GPUs and the guests that use them
 description:
-  - Reads the configurations of all VMs and containers of the node, the command lines of the running QEMU processes, the boot loader's
-    configuration, the GPUs and what makes their device nodes. Read-only, one round trip.
-  - Needs nothing but Python 3.9 on the host, and root for most of it. Never fails because something is absent or unreadable; what
-    could not be read is V(null) in the facts and explained in C(errors).
+  - Reads the configurations of all VMs and containers of the node, the command lines of the running QEMU processes, the
+    boot loader's configuration, the GPUs and what makes their device nodes. Read-only, one round trip.
+  - Needs nothing but Python 3.9 on the host, and root for most of it. Never fails because something is absent or
+    unreadable; what could not be read is V(null) in the facts and explained in C(errors).
   - On a host that is no Proxmox VE, C(is_proxmox) is V(false) and everything else V(null).
 extends_documentation_fragment:
   - gpu_host

@@ -1,15 +1,18 @@
 #!/usr/bin/python
 """The pve_guest_config module."""
+
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: pve_guest_config
 short_description: Give a VM or a container of a Proxmox host its GPUs
 description:
-  - Changes only what belongs to NVIDIA GPUs. In a VM C(machine) (if asked), the C(hostpciN) lines of GPUs and the clique words of
-    C(args) (if asked). In a container the C(devN) lines of NVIDIA's nodes, and hand-written C(lxc.*) lines for them, which it removes.
-  - Everything goes through C(qm set) and C(pct set) with the configuration's digest, so a configuration that another process changed
-    meanwhile is left alone. Only C(lxc.*) lines are removed from the file itself, under Proxmox's lock, by a rename.
+  - Changes only what belongs to NVIDIA GPUs. In a VM C(machine) (if asked), the C(hostpciN) lines of GPUs and the
+    clique words of C(args) (if asked). In a container the C(devN) lines of NVIDIA's nodes, and hand-written C(lxc.*)
+    lines for them, which it removes.
+  - Everything goes through C(qm set) and C(pct set) with the configuration's digest, so a configuration that another
+    process changed meanwhile is left alone. Only C(lxc.*) lines are removed from the file itself, under Proxmox's lock,
+    by a rename.
   - Keeps a copy of the configuration before the first change. Never stops a guest unless O(restart=true).
   - Must run as root on the node that has the guest.
 options:
@@ -24,7 +27,8 @@ options:
     required: true
   gpus:
     description:
-      - PCI addresses of the GPUs that the guest shall have, and no others. V(all) stands for every NVIDIA GPU of the host.
+      - PCI addresses of the GPUs that the guest shall have, and no others. V(all) stands for every NVIDIA GPU of the
+        host.
       - An empty list takes all of them away.
     type: list
     elements: str
@@ -38,7 +42,8 @@ options:
     default: true
   clique:
     description:
-      - The GPUDirect clique of a VM's GPUs, V(0) to V(15). V(keep) leaves C(args) alone, V(remove) takes the grant away.
+      - The GPUDirect clique of a VM's GPUs, V(0) to V(15). V(keep) leaves C(args) alone, V(remove) takes the grant
+        away.
       - The grant makes the driver answer OK without looking. Use it only where a probe has verified the bytes.
     type: str
     default: keep
@@ -139,7 +144,10 @@ def wanted_gpus(names: list, facts: dict) -> list:
     """The addresses that `gpus` means, each with its function; ValueError where one is no GPU of this host."""
     cards = facts["gpus"]
     if cards is None:
-        raise ValueError("the GPUs of this host are unknown: %s" % "; ".join("%(source)s %(problem)s" % entry for entry in facts["errors"][:3]))
+        raise ValueError(
+            "the GPUs of this host are unknown: %s"
+            % "; ".join("%(source)s %(problem)s" % entry for entry in facts["errors"][:3])
+        )
     if names == ["all"]:
         if not cards:
             raise ValueError("this host has no NVIDIA GPU to give")
@@ -162,7 +170,10 @@ def refuse_two_owners(gpus: list, vmid: str, kind: str, facts: dict) -> None:
         for claim in facts["gpus"][place]["claimed_by"]:
             shared = kind == "lxc" and claim["type"] == "lxc"
             if claim["vmid"] != vmid and not shared and (claim["running"] or claim["onboot"]):
-                text = "%s belongs to %s. Take it from there first (give that guest `gpus` without it, listed before this one), or stop that guest."
+                text = (
+                    "%s belongs to %s. Take it from there first (give that guest `gpus` without it, listed before "
+                    "this one), or stop that guest."
+                )
                 raise ValueError(text % (place, label(claim)))
 
 
@@ -179,17 +190,28 @@ def plan(params: dict, facts: dict, text: str) -> pve_plan.Plan:
         entries = facts["vms"].get(vmid, {}).get("next_start", {}).get("hostpci", [])
         number = int(clique) if clique.isdigit() else None
         return pve_plan.plan_vm(
-            config, entries, gpus, machine=params["machine"], pcie=params["pcie"], clique=number, remove_clique=clique == "remove"
+            config,
+            entries,
+            gpus,
+            machine=params["machine"],
+            pcie=params["pcie"],
+            clique=number,
+            remove_clique=clique == "remove",
         )
     driver = facts["driver"]
     missing = [place for place in gpus if place not in driver["minors"]]
     if missing:
         bound = ", ".join("%s (%s)" % (place, facts["gpus"][place]["driver"] or "no driver") for place in missing)
-        text = "the host's nvidia driver does not have %s; a container needs it there. Load the driver, and free the card from vfio-pci."
+        text = (
+            "the host's nvidia driver does not have %s; a container needs it there. Load the driver, and free the "
+            "card from vfio-pci."
+        )
         raise ValueError(text % bound)
     nodes = pve_plan.container_nodes([driver["minors"][place] for place in gpus], params["extra_nodes"] if gpus else ())
     majors = driver["majors"] or {}
-    return pve_plan.plan_container(config, nodes, params["mode"] or None, set(majors.values()) | {195}, facts["majors_known"])
+    return pve_plan.plan_container(
+        config, nodes, params["mode"] or None, set(majors.values()) | {195}, facts["majors_known"]
+    )
 
 
 def known_majors(evidence: Evidence) -> list:
@@ -202,7 +224,9 @@ def shown(text: str, change: pve_plan.Plan) -> dict:
     """The settings that change, before and after, for --diff."""
     settings = guest_config.parse(text).current.settings()
     keys = sorted({*change.set, *change.delete})
-    dropped = [line.text.rstrip("\n") for line in guest_config.parse(text).current.lines if line.number in change.drop_lines]
+    dropped = [
+        line.text.rstrip("\n") for line in guest_config.parse(text).current.lines if line.number in change.drop_lines
+    ]
     before = ["%s: %s" % (key, settings[key]) for key in keys if key in settings] + dropped
     after = ["%s: %s" % (key, change.set[key]) for key in keys if key in change.set]
     return {"before": "".join(line + "\n" for line in before), "after": "".join(line + "\n" for line in after)}
@@ -210,7 +234,8 @@ def shown(text: str, change: pve_plan.Plan) -> dict:
 
 def configure(params: dict, check_mode: bool, evidence: Evidence, guest: pve_apply.Guest) -> dict:
     """The module's result. ValueError (ApplyError, PlanError) where nothing was, or could be, done."""
-    # The text first: should the file change while the facts are gathered, its digest no longer fits and nothing is written.
+    # The text first: should the file change while the facts are gathered, its digest no longer fits and nothing is
+    # written.
     text = guest.text()
     facts = {**gather_host(evidence), "majors_known": known_majors(evidence)}
     if not facts["is_proxmox"]:
@@ -222,7 +247,9 @@ def configure(params: dict, check_mode: bool, evidence: Evidence, guest: pve_app
     if change.arguments():
         result["commands"].append(shlex.join([tool, "set", guest.vmid, *change.arguments()]))
     if change.drop_lines:
-        result["commands"].append("sed -i '%s' %s" % ("; ".join("%dd" % number for number in change.drop_lines), guest.path))
+        result["commands"].append(
+            "sed -i '%s' %s" % ("; ".join("%dd" % number for number in change.drop_lines), guest.path)
+        )
     if change.changes and not check_mode:
         result["backup"] = guest.backup(params["backup_dir"], text)
         if change.arguments():

@@ -1,15 +1,17 @@
 #!/usr/bin/python
 """Documentation of the run_checks action; the code is plugins/action/run_checks.py and runs on the controller."""
+
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: run_checks
 short_description: Judge a host by the checks
 description:
-  - Evaluates every check of C(checks/*.yml) on the facts that M(host_facts) gathered before, on the controller, without a connection.
+  - Evaluates every check of C(checks/*.yml) on the facts that M(host_facts) gathered before, on the controller, without
+    a connection.
   - One broken check never hides another; what is unknown never passes.
-  - Fails where a check of severity V(error) failed, is unknown or broke, where a waiver or a selection names what does not exist, and
-    where no check ran.
+  - Fails where a check of severity V(error) failed, is unknown or broke, where a waiver or a selection names what does
+    not exist, and where no check ran.
 options:
   checks_dir:
     description: The directory of the checks. The default is C(checks) of this project.

@@ -1,12 +1,14 @@
 #!/usr/bin/python
 """Documentation of the write_baseline action; the code is plugins/action/write_baseline.py."""
+
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: write_baseline
 short_description: Write what was found on a host to a file on the controller
 description:
-  - Writes JSON through a temporary file and a rename, readable by its owner only. Runs on the controller, and in check mode too.
+  - Writes JSON through a temporary file and a rename, readable by its owner only. Runs on the controller, and in check
+    mode too.
 options:
   dest:
     description: The file.

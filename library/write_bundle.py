@@ -1,12 +1,14 @@
 #!/usr/bin/python
 """Documentation of the write_bundle action; the code is plugins/action/write_bundle.py and runs on the controller."""
+
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: write_bundle
 short_description: Write what gpu_facts recorded to a bundle file on the controller
 description:
-  - Takes the RV(ignore:bundle_text) of M(gpu_facts) with O(ignore:capture=true) and writes it compressed, mode 0600, whole or not at all.
+  - Takes the RV(ignore:bundle_text) of M(gpu_facts) with O(ignore:capture=true) and writes it compressed, mode 0600,
+    whole or not at all.
   - Refuses a text that is no bundle.
 options:
   text:
@@ -19,7 +21,8 @@ options:
     required: true
   anonymous:
     description:
-      - Replace UUIDs, serial numbers, MAC and IP addresses and the name of the host, each by the same stand-in everywhere.
+      - Replace UUIDs, serial numbers, MAC and IP addresses and the name of the host, each by the same stand-in
+        everywhere.
     type: bool
     default: false
 attributes:

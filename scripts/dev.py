@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
-"""Sets up what a clone needs and runs it: `python3 scripts/dev.py validate | test | lint | bench | docs | setup | packages`.
+"""Sets up what a clone needs and runs it: `python3 scripts/dev.py validate | test | lint | bench | docs | setup |
+packages`.
 
-Everything lands in .venv/ inside the clone. `test` also installs the Debian packages of tests/packages.txt where it runs as
-root on Debian or Ubuntu (`packages` does only that); elsewhere the tests that need them are skipped by name.
+Everything lands in .venv/ inside the clone. `test` also installs the Debian packages of tests/packages.txt where it
+runs as root on Debian or Ubuntu (`packages` does only that); elsewhere the tests that need them are skipped by name.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -23,7 +25,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("command", choices=["setup", "validate", "test", "lint", "bench", "docs", "packages"])
     parser.add_argument("--python", default=sys.executable, help="the interpreter to make the environment with")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="handed on to ansible-playbook, pytest or the benchmark")
+    parser.add_argument(
+        "arguments", nargs=argparse.REMAINDER, help="handed on to ansible-playbook, pytest or the benchmark"
+    )
     options = parser.parse_args()
     arguments = [word for word in options.arguments if word != "--"]
     testing = options.command in ("test", "lint", "docs", "bench")
@@ -51,15 +55,31 @@ def set_up(python: str, testing: bool) -> Path:
     if tuple(int(part) for part in version.split(".")) < MINIMUM:
         sys.exit("Python %d.%d or newer is needed; this is %s. Name another with --python." % (*MINIMUM, version))
     environment = ROOT / ".venv" / version
-    wanted = hashlib.sha256(b"\0".join((ROOT / name).read_bytes() for name in ("pyproject.toml", "constraints.txt"))).hexdigest()
+    wanted = hashlib.sha256(
+        b"\0".join((ROOT / name).read_bytes() for name in ("pyproject.toml", "constraints.txt"))
+    ).hexdigest()
     stamp = environment / ("test.stamp" if testing else "run.stamp")
     if stamp.exists() and stamp.read_text() == wanted:
         return environment
     print("Setting up %s (once) ..." % environment.relative_to(ROOT), flush=True)
-    made = subprocess.run([python, "-m", "venv", "--clear", str(environment)], capture_output=True, text=True, check=False)
+    made = subprocess.run(
+        [python, "-m", "venv", "--clear", str(environment)], capture_output=True, text=True, check=False
+    )
     if made.returncode != 0:
-        sys.exit("Could not make a virtual environment: %s\nOn Debian and Ubuntu: apt-get install python3-venv" % (made.stdout + made.stderr).strip())
-    pip = [str(environment / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--constraint", "constraints.txt"]
+        sys.exit(
+            "Could not make a virtual environment: %s\nOn Debian and Ubuntu: apt-get install python3-venv"
+            % (made.stdout + made.stderr).strip()
+        )
+    pip = [
+        str(environment / "bin" / "python"),
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--disable-pip-version-check",
+        "--constraint",
+        "constraints.txt",
+    ]
     names = requirements(python if python == sys.executable else str(environment / "bin" / "python"), testing)
     installed = subprocess.run([*pip, *names], cwd=ROOT, check=False)
     if installed.returncode != 0:
@@ -82,7 +102,9 @@ def output_of(python: str, code: str) -> str:
 
 def install_system_packages() -> None:
     """Install the Debian packages that the tests use, where that is ours to do."""
-    lines = [line for path in sorted((ROOT / "tests").glob("**/packages.txt")) for line in path.read_text().splitlines()]
+    lines = [
+        line for path in sorted((ROOT / "tests").glob("**/packages.txt")) for line in path.read_text().splitlines()
+    ]
     wanted = [line.split("#")[0].strip() for line in lines]
     wanted = [name for name in wanted if name]
     if not shutil.which("apt-get"):
@@ -108,7 +130,9 @@ def install_system_packages() -> None:
 
 def run_in(environment: Path, command: list[str]) -> int:
     binaries = environment / "bin"
-    settings = dict(os.environ, PATH="%s%s%s" % (binaries, os.pathsep, os.environ.get("PATH", "")), VIRTUAL_ENV=str(environment))
+    settings = dict(
+        os.environ, PATH="%s%s%s" % (binaries, os.pathsep, os.environ.get("PATH", "")), VIRTUAL_ENV=str(environment)
+    )
     # Ansible refuses to start where Python would decode file names as ASCII.
     if "utf" not in (settings.get("LC_ALL") or settings.get("LC_CTYPE") or settings.get("LANG") or "").lower():
         settings["LC_ALL"] = "C.UTF-8"

@@ -1,5 +1,7 @@
 #!/usr/bin/env python3
-"""Writes docs/checks.md from checks/*.yml, and docs/facts.md from the docstrings of the readers. `--check` only says whether they are current."""
+"""Writes docs/checks.md from checks/*.yml, and docs/facts.md from the docstrings of the readers. `--check` only says
+whether they are current."""
+
 from __future__ import annotations
 
 import ast
@@ -20,7 +22,9 @@ NOTE = "<!-- Written by `make docs` from %s. Change it there. -->\n\n"
 
 def items() -> dict[str, list[dict[str, Any]]]:
     """The checks as their files have them: file name -> items. ChecksError where one is faulty."""
-    files = {str(path): yaml.safe_load(path.read_text(encoding="utf-8")) for path in sorted((ROOT / "checks").glob("*.yml"))}
+    files = {
+        str(path): yaml.safe_load(path.read_text(encoding="utf-8")) for path in sorted((ROOT / "checks").glob("*.yml"))
+    }
     loading.build(files)
     return {Path(path).name: loading.with_on(content) for path, content in files.items()}
 
@@ -35,12 +39,18 @@ def checks_page() -> str:
             explained_by.setdefault(symptom, []).append(item["id"])
     parts = [NOTE % "checks/*.yml", "# Checks\n\n"]
     parts.append(
-        "%d checks. `error`: the host is not ready; `warning`: reported only; `info`: worth knowing. What is unknown never passes.\n\n" % len(every)
+        "%d checks. `error`: the host is not ready; `warning`: reported only; `info`: worth knowing. What is unknown "
+        "never passes.\n\n" % len(every)
     )
     tags = sorted({tag for item in every for tag in item["tags"]})
-    parts.append("Tags, for `ansible-playbook validate.yml --tags TAG`: %s.\n\n" % ", ".join("`%s`" % tag for tag in tags))
+    parts.append(
+        "Tags, for `ansible-playbook validate.yml --tags TAG`: %s.\n\n" % ", ".join("`%s`" % tag for tag in tags)
+    )
     for name, content in files.items():
-        parts.append("- [%s](#%s): %s\n" % (name, _anchor(name), ", ".join("[%s](#%s)" % (item["id"], item["id"]) for item in content)))
+        parts.append(
+            "- [%s](#%s): %s\n"
+            % (name, _anchor(name), ", ".join("[%s](#%s)" % (item["id"], item["id"]) for item in content))
+        )
     for name, content in files.items():
         parts.append("\n## %s\n" % name)
         parts += [_check(item, explained_by.get(item["id"], [])) for item in content]
@@ -72,11 +82,19 @@ def _check(item: dict[str, Any], causes: list[str]) -> str:
 def _remedy(remedy: dict[str, Any]) -> str:
     when = remedy.get("when", [])
     conditions = [_line(condition) for condition in (when if isinstance(when, list) else [when])]
-    text = "- On the %s%s: %s\n" % (remedy["on"], " (when `%s`)" % " and ".join(conditions) if conditions else "", _line(remedy["text"]))
+    text = "- On the %s%s: %s\n" % (
+        remedy["on"],
+        " (when `%s`)" % " and ".join(conditions) if conditions else "",
+        _line(remedy["text"]),
+    )
     if remedy.get("risk"):
         text += "  Risk: %s\n" % _line(remedy["risk"])
     if remedy.get("commands"):
-        text += "\n  ```console\n" + "".join("  %s\n" % line for command in remedy["commands"] for line in command.strip().split("\n")) + "  ```\n\n"
+        text += (
+            "\n  ```console\n"
+            + "".join("  %s\n" % line for command in remedy["commands"] for line in command.strip().split("\n"))
+            + "  ```\n\n"
+        )
     if remedy.get("verify"):
         text += "  Verify: `%s`\n" % _line(remedy["verify"])
     return text
@@ -124,7 +142,8 @@ def facts_page() -> str:
     """docs/facts.md."""
     parts = [NOTE % "the docstrings of module_utils/gpu_host", "# Facts\n\n"]
     parts.append(
-        "`ansible_facts.gpu_host` of the `gpu_facts` module, `host` in a check. Null is unknown, and `errors` says why; `n/a` is what a tool "
+        "`ansible_facts.gpu_host` of the `gpu_facts` module, `host` in a check. Null is unknown, and `errors` says "
+        "why; `n/a` is what a tool "
         "calls not applicable. GPUs are keyed by PCI address.\n\n"
     )
     for subject, path, function in FACTS:
@@ -133,7 +152,9 @@ def facts_page() -> str:
     for path in MODULES_SHOWN:
         if (ROOT / "module_utils" / path).exists():
             parts.append("## %s\n\n%s\n\n" % (Path(path).name, _docstring(path, None)))
-    parts.append("## host.errors\n\nA list of `{subject, source, problem, needs_root}`: what could not be read or understood.\n")
+    parts.append(
+        "## host.errors\n\nA list of `{subject, source, problem, needs_root}`: what could not be read or understood.\n"
+    )
     return "".join(parts)
 
 

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Write the recorded hosts of the tests and the example fleet: tests/fixtures/hosts/NAME.jsonl.gz.
 
-Each host is a model (scripts/recorded_hosts/); the real readers gather its facts through a recorder, and what they asked
-for becomes the bundle. So after a reader asks for something new, run this again. h200-x1, h200-x1-engine and h200-x2 are not among
+Each host is a model (scripts/recorded_hosts/); the real readers gather its facts through a recorder, and what they
+asked for becomes the bundle. So after a reader asks for something new, run this again. h200-x1, h200-x1-engine and
+h200-x2 are not among
 them: they are recordings of real machines.
 """
 
@@ -33,7 +34,8 @@ from recorded_hosts.tree import TAKEN_AT, HostModel  # type: ignore[import-not-f
 
 
 def record(model: HostModel) -> str:
-    """The bundle's text: what the readers ask for, and what else the model holds, so that fallbacks find their answer too."""
+    """The bundle's text: what the readers ask for, and what else the model holds, so that fallbacks find their answer
+    too."""
     recorder = bundle.RecordingEvidence(model)
     gather(recorder)
     if model.list("/etc/pve").ok:
@@ -45,7 +47,13 @@ def record(model: HostModel) -> str:
     for argv in model.all_commands():
         recorder.run(argv)
     records = sorted(recorder.records, key=lambda item: [str(part) for part in next(iter(item.items()))])
-    manifest = {"host": model.name, "captured_at": TAKEN_AT, "uid": model.uid, "note": model.note, "reconstructed": True}
+    manifest = {
+        "host": model.name,
+        "captured_at": TAKEN_AT,
+        "uid": model.uid,
+        "note": model.note,
+        "reconstructed": True,
+    }
     manifest["tool"] = "scripts/make_recorded_hosts.py"
     return bundle.dump(manifest, records)
 

@@ -1,4 +1,6 @@
-"""What holds for all tests: module_utils under the name that Ansible gives it, names of cases, no skips where none may be."""
+"""What holds for all tests: module_utils under the name that Ansible gives it, names of cases, no skips where none may
+be."""
+
 from __future__ import annotations
 
 import os
@@ -19,7 +21,8 @@ LONGEST_ID = 100
 
 
 def pytest_make_parametrize_id(config: pytest.Config, val: object, argname: str) -> str | None:
-    """The name of a case that is a megabyte of hostile text is its beginning: every worker sends the names of all tests to the others."""
+    """The name of a case that is a megabyte of hostile text is its beginning: every worker sends the names of all tests
+    to the others."""
     if not isinstance(val, (str, bytes)) or len(val) <= LONGEST_ID:
         return None
     shown = val.decode("latin-1") if isinstance(val, bytes) else val
@@ -27,7 +30,9 @@ def pytest_make_parametrize_id(config: pytest.Config, val: object, argname: str)
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Where a machine must be able to run everything (continuous integration), a skipped test is a failed one."""
     report = yield
     if report.skipped and not hasattr(report, "wasxfail") and os.environ.get("GPU_HOST_TESTS_FORBID_SKIPS"):

@@ -1,4 +1,5 @@
 """Cause before symptom: which failing check explains which."""
+
 from __future__ import annotations
 
 from typing import Any

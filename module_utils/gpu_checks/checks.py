@@ -1,4 +1,5 @@
 """Reads checks/*.yml: every fault is named with its file and line, and a faulty set of checks runs nothing."""
+
 from __future__ import annotations
 
 import difflib
@@ -20,7 +21,8 @@ class ChecksError(ValueError):
 
 @dataclass(frozen=True)
 class Check:
-    """One item of checks/*.yml. Conditions and texts are as the file has them (trusted as templates where Ansible loaded them)."""
+    """One item of checks/*.yml. Conditions and texts are as the file has them (trusted as templates where Ansible
+    loaded them)."""
 
     id: str
     title: str
@@ -42,12 +44,15 @@ def load(directory: str, read: Callable[[str], Any], strict: bool = True) -> lis
     """The checks of every *.yml in `directory`, in the order of file names and of items.
 
     `read` parses one file; Ansible's is ``lambda path: loader.load_from_file(path, trusted_as_template=True)``.
-    ChecksError names the faults. With `strict` false, `explains` may name checks that are not among them (a part of the checks).
+    ChecksError names the faults. With `strict` false, `explains` may name checks that are not among them (a part of the
+    checks).
     """
     try:
         names = sorted(name for name in os.listdir(directory) if name.endswith((".yml", ".yaml")))
     except OSError as error:
-        raise ChecksError("%s: %s. Set checks_dir to the directory of the checks." % (directory, error.strerror)) from error
+        raise ChecksError(
+            "%s: %s. Set checks_dir to the directory of the checks." % (directory, error.strerror)
+        ) from error
     if not names:
         raise ChecksError("%s holds no *.yml: there is nothing to check." % directory)
     files: dict[str, Any] = {}
@@ -56,7 +61,9 @@ def load(directory: str, read: Callable[[str], Any], strict: bool = True) -> lis
         try:
             files[path] = read(path)
         except Exception as error:  # a YAML or reading error of the loader's own kind
-            raise ChecksError("%s:%s: %s" % (path, _line_of(error), getattr(error, "message", None) or error)) from error
+            raise ChecksError(
+                "%s:%s: %s" % (path, _line_of(error), getattr(error, "message", None) or error)
+            ) from error
     return build(files, strict)
 
 
@@ -91,7 +98,10 @@ def with_on(items: Any) -> Any:
     """YAML 1.1 reads the key `on` as true; this gives it its name back, in the remedies of `items`."""
     if not isinstance(items, list):
         return items
-    return [{**item, "remedy": [_renamed(remedy) for remedy in item["remedy"]]} if _has_remedies(item) else item for item in items]
+    return [
+        {**item, "remedy": [_renamed(remedy) for remedy in item["remedy"]]} if _has_remedies(item) else item
+        for item in items
+    ]
 
 
 def _has_remedies(item: Any) -> bool:
@@ -147,7 +157,11 @@ def _faults(files: dict[str, Any], strict: bool) -> Iterator[_Fault]:
                 continue
             if name in good:
                 formed = False
-                yield path, (index, "id"), "the id '%s' is taken already, in %s" % (name, os.path.basename(good[name][0]))
+                yield (
+                    path,
+                    (index, "id"),
+                    "the id '%s' is taken already, in %s" % (name, os.path.basename(good[name][0])),
+                )
             elif not faults:
                 good[name] = (path, index, item)
     if formed:  # with a check left out for its form, a missing target would only be noise
@@ -166,7 +180,9 @@ def _faults_of_expressions(item: dict[str, Any]) -> Iterator[rules.Fault]:
         yield from _faults_of_one(where, text, expressions.strangers_of_text)
 
 
-def _faults_of_one(where: tuple[Any, ...], text: Any, reader: Callable[[str], tuple[str, ...]]) -> Iterator[rules.Fault]:
+def _faults_of_one(
+    where: tuple[Any, ...], text: Any, reader: Callable[[str], tuple[str, ...]]
+) -> Iterator[rules.Fault]:
     try:
         strangers = reader(str(text))
     except ValueError as error:
@@ -204,8 +220,14 @@ def _faults_of_graph(good: dict[str, tuple[str, int, dict[str, Any]]], strict: b
     for name, (path, index, item) in good.items():
         for number, target in enumerate(item.get("explains", ())):
             if strict and target not in good:
-                yield path, (index, "explains", number), "check %s explains '%s', which is no check%s" % (name, target, suggestion(target, good))
-    cycle = _cycle({name: [t for t in item.get("explains", ()) if t in good] for name, (_path, _index, item) in good.items()})
+                yield (
+                    path,
+                    (index, "explains", number),
+                    "check %s explains '%s', which is no check%s" % (name, target, suggestion(target, good)),
+                )
+    cycle = _cycle(
+        {name: [t for t in item.get("explains", ()) if t in good] for name, (_path, _index, item) in good.items()}
+    )
     if cycle:
         path, index, _item = good[cycle[0]]
         yield path, (index, "explains"), "checks explain each other in a circle: %s" % " -> ".join([*cycle, cycle[0]])
@@ -234,7 +256,7 @@ def _cycle(graph: dict[str, list[str]]) -> list[str]:
 
 
 def suggestion(word: str, known: Iterable[str]) -> str:
-    """", did you mean X?" where `known` has something alike, else the empty text."""
+    """ ", did you mean X?" where `known` has something alike, else the empty text."""
 
     near = difflib.get_close_matches(str(word), list(known), n=1)
     return "; did you mean %s?" % near[0] if near else ""

@@ -12,6 +12,7 @@ A result is a plain dictionary::
      explains: [ids], caused_by: [ids of the nearest failing causes], root_cause: bool,
      waiver: {reason, expires, status} or None}
 """
+
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
@@ -25,11 +26,28 @@ from .evaluator import Asked, EvaluationError, Evaluator
 
 PASS, FAIL, UNKNOWN, SKIP, WAIVED, ERROR = "pass", "fail", "unknown", "skip", "waived", "error"
 STATUSES = (PASS, FAIL, UNKNOWN, SKIP, WAIVED, ERROR)
-SECTIONS = ("gpus", "p2p", "driver", "modules", "kernel", "pci", "iommu", "virtualization", "system", "server", "proxmox", "probe", "topology")
+SECTIONS = (
+    "gpus",
+    "p2p",
+    "driver",
+    "modules",
+    "kernel",
+    "pci",
+    "iommu",
+    "virtualization",
+    "system",
+    "server",
+    "proxmox",
+    "probe",
+    "topology",
+)
 
 
-def variables(host: dict[str, Any], expected: dict[str, Any] | None = None, inventory_hostname: str = "") -> dict[str, Any]:
-    """The variables that a check sees. Every section of `expected` is there, so that `expected.gpus.count is defined` can be asked."""
+def variables(
+    host: dict[str, Any], expected: dict[str, Any] | None = None, inventory_hostname: str = ""
+) -> dict[str, Any]:
+    """The variables that a check sees. Every section of `expected` is there, so that `expected.gpus.count is defined`
+    can be asked."""
     sections = {**dict.fromkeys(SECTIONS), **(expected or {})}
     return {
         "host": host,
@@ -41,7 +59,8 @@ def variables(host: dict[str, Any], expected: dict[str, Any] | None = None, inve
 def evaluate(
     checks: Iterable[Check], variables: dict[str, Any], evaluator: Evaluator, waived: Iterable[waivers.Waiver] = ()
 ) -> list[dict[str, Any]]:
-    """One result for each check, in order, with waivers applied and causes filled in. Nothing that a check does wrong stops the others."""
+    """One result for each check, in order, with waivers applied and causes filled in. Nothing that a check does wrong
+    stops the others."""
     asked = Asked(evaluator)
     judges = [_Judge(check, variables, asked) for check in checks]
     asked.ahead(condition for judge in judges for condition in judge.when())
@@ -76,7 +95,11 @@ class _Judge:
             applies = all(self._decided(condition) for condition in self._check.when)
         except (_Unknown, EvaluationError):
             return []
-        return self._askable(self._check.that) if applies and not any(self._lacks(path) for path in self._check.needs) else []
+        return (
+            self._askable(self._check.that)
+            if applies and not any(self._lacks(path) for path in self._check.needs)
+            else []
+        )
 
     def _askable(self, conditions: Iterable[Any]) -> list[Any]:
         """Conditions without a null, whole, and of others the operands without one."""
@@ -122,13 +145,18 @@ class _Judge:
         except EvaluationError as error:
             record.update(status=ERROR, reason="the check itself is broken (checks/%s): %s" % (check.file, error))
         except Exception as error:  # a fault of ours or of a filter: this check is lost, the others are not
-            record.update(status=ERROR, reason="the check could not be evaluated: %s: %s" % (type(error).__name__, error))
+            record.update(
+                status=ERROR, reason="the check could not be evaluated: %s: %s" % (type(error).__name__, error)
+            )
         return record
 
     def _judge(self) -> dict[str, Any]:
         for condition in self._check.when:
             if not self._decided(condition):
-                return {"status": SKIP, "reason": self._filled(self._check.skip) or "does not apply: %s is false" % condition}
+                return {
+                    "status": SKIP,
+                    "reason": self._filled(self._check.skip) or "does not apply: %s is false" % condition,
+                }
         for path in self._check.needs:
             if self._lacks(path):
                 raise self._because(path)
@@ -167,7 +195,11 @@ class _Judge:
             return self._asked(condition)
         operator, operands = expressions.split(text)
         if operator == "leaf":
-            nulls = [path for path in self._nulls(expressions.reads(text).unguarded) if not self._is_missing_expectation(path)]
+            nulls = [
+                path
+                for path in self._nulls(expressions.reads(text).unguarded)
+                if not self._is_missing_expectation(path)
+            ]
             return self._because(nulls[0]) if nulls else self._asked(condition)
         decisive = {"or": True, "and": False}.get(operator)
         values: list[bool | _Unknown] = []
@@ -203,9 +235,12 @@ class _Judge:
         return [path for path in paths if self._lacks(path)]
 
     def _has_value(self, leaf: str) -> bool:
-        """Whether Ansible can most likely tell about the nulls of `leaf`: it asks about them, and they are not inside another null."""
+        """Whether Ansible can most likely tell about the nulls of `leaf`: it asks about them, and they are not inside
+        another null."""
         read = expressions.reads(leaf)
-        if self._nulls(read.unguarded) or not all(isinstance(expressions.lookup(self._variables, path[:-1]), dict) for path in read.paths):
+        if self._nulls(read.unguarded) or not all(
+            isinstance(expressions.lookup(self._variables, path[:-1]), dict) for path in read.paths
+        ):
             return False
         missing = any(expressions.lookup(self._variables, path) is expressions.MISSING for path in read.paths)
         return not missing or expressions.asks_whether_defined(leaf)

@@ -1,4 +1,5 @@
 """Conditions and texts, evaluated by Ansible's own engine."""
+
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
@@ -11,7 +12,8 @@ _TOGETHER = 24  # conditions asked in one expression: one without a value costs 
 
 
 class EvaluationError(Exception):
-    """An expression that has no value. `unknown`: because something in it is null or undefined, not because it is wrong."""
+    """An expression that has no value. `unknown`: because something in it is null or undefined, not because it is
+    wrong."""
 
     def __init__(self, message: str, unknown: bool) -> None:
         super().__init__(message)
@@ -77,8 +79,8 @@ def _explained(error: AnsibleError) -> EvaluationError:
 class Asked:
     """Evaluator that remembers what it was asked, and that can ask many conditions at once.
 
-    Ansible compiles every expression anew, on every host, which costs more than all else: 240 conditions one by one take 260 ms,
-    in one list 70 ms, and most checks of a subject share their `when`.
+    Ansible compiles every expression anew, on every host, which costs more than all else: 240 conditions one by one
+    take 260 ms, in one list 70 ms, and most checks of a subject share their `when`.
     """
 
     def __init__(self, evaluator: Evaluator) -> None:
@@ -86,7 +88,8 @@ class Asked:
         self._known: dict[str, bool] = {}
 
     def ahead(self, expressions: Iterable[Any]) -> None:
-        """Ask `expressions` together. One that has no boolean value is left for `condition`, which says what is wrong with it."""
+        """Ask `expressions` together. One that has no boolean value is left for `condition`, which says what is wrong
+        with it."""
         new = {str(expression): expression for expression in expressions if is_trusted_as_template(expression)}
         asked = [expression for text, expression in new.items() if text not in self._known]
         for start in range(0, len(asked), _TOGETHER):
@@ -98,7 +101,9 @@ class Asked:
         except EvaluationError:
             return  # one of them has no value: each will be asked alone
         if len(values) == len(expressions):
-            self._known.update({str(expression): value for expression, value in zip(expressions, values) if isinstance(value, bool)})
+            self._known.update(
+                {str(expression): value for expression, value in zip(expressions, values) if isinstance(value, bool)}
+            )
 
     def condition(self, expression: Any) -> bool:
         text = str(expression)

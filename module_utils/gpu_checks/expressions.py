@@ -1,8 +1,11 @@
-"""What a condition reads, found in its text: so that a null fact makes a condition unknown, never true or false by accident.
+"""What a condition reads, found in its text: so that a null fact makes a condition unknown, never true or false by
+accident.
 
-`host.a != 'x'` is true in Jinja when host.a is null. Here it is unknown, unless the condition itself asks about the null
-(`host.a is none`, `host.a is defined`, `host.a | default(…)`) or another part decides alone (`false and …`, `true or …`).
+`host.a != 'x'` is true in Jinja when host.a is null. Here it is unknown, unless the condition itself asks about the
+null (`host.a is none`, `host.a is defined`, `host.a | default(…)`) or another part decides alone (`false and …`, `true
+or …`).
 """
+
 from __future__ import annotations
 
 import re
@@ -19,13 +22,27 @@ NAMES = frozenset((*ROOTS, "inventory_hostname"))
 _ENVIRONMENT = jinja2.Environment()  # noqa: S701  used to read expressions, never to render one
 # Of Jinja and Ansible; `loop` is set by a loop.
 _GLOBALS = frozenset({"range", "dict", "namespace", "loop", "lookup", "query", "q", "now", "undef"})
-_GUARDING_TESTS = {"none", "defined", "undefined", "mapping", "sequence", "string", "number", "boolean", "integer", "float", "true", "false"}
+_GUARDING_TESTS = {
+    "none",
+    "defined",
+    "undefined",
+    "mapping",
+    "sequence",
+    "string",
+    "number",
+    "boolean",
+    "integer",
+    "float",
+    "true",
+    "false",
+}
 _GUARDING_FILTERS = {"default", "d"}
 
 
 @dataclass(frozen=True)
 class Reads:
-    """`paths`: every fact read, as tuples such as ('host', 'gpus', 'count'). `unguarded`: those about whose null the author does not
+    """`paths`: every fact read, as tuples such as ('host', 'gpus', 'count'). `unguarded`: those about whose null the
+    author does not
     ask, so that a null makes the condition unknown. `strangers`: names that no check has."""
 
     paths: tuple[tuple[str, ...], ...]

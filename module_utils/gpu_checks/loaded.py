@@ -1,7 +1,9 @@
 """The checks of a directory, as Ansible reads them: once a process, and in its children once more at most.
 
-The strategy imports the action plugins before it forks a worker for every host, so what is read on import is read once a run.
+The strategy imports the action plugins before it forks a worker for every host, so what is read on import is read once
+a run.
 """
+
 from __future__ import annotations
 
 import functools
@@ -31,7 +33,9 @@ def _read(directory: str) -> list[checks.Check] | checks.ChecksError:
     loader = DataLoader()
     try:
         # "unsafe" is Ansible's word for "not copied", which takes as long as the reading.
-        return checks.load(directory, lambda path: loader.load_from_file(path, cache="none", unsafe=True, trusted_as_template=True))
+        return checks.load(
+            directory, lambda path: loader.load_from_file(path, cache="none", unsafe=True, trusted_as_template=True)
+        )
     except checks.ChecksError as error:
         return error
 

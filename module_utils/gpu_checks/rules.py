@@ -1,4 +1,5 @@
 """What an item of checks/*.yml may hold. checks/check.schema.json says the same to editors; a test keeps both in step."""
+
 from __future__ import annotations
 
 import re
@@ -38,7 +39,9 @@ def faults_of_item(item: Any) -> Iterator[Fault]:
 
 
 def _kind(value: Any) -> str:
-    return {dict: "a mapping", list: "a list", str: "a text", bool: "true or false", type(None): "nothing"}.get(type(value), type(value).__name__)
+    return {dict: "a mapping", list: "a list", str: "a text", bool: "true or false", type(None): "nothing"}.get(
+        type(value), type(value).__name__
+    )
 
 
 def _text(value: Any) -> Iterator[Fault]:
@@ -119,7 +122,9 @@ def _remedy(value: Any) -> Iterator[Fault]:
             if entry not in MACHINES:
                 yield (key,), "'on' must be one of %s, not %r" % (", ".join(MACHINES), entry)
             continue
-        rule = {"when": _when, "commands": lambda texts: _texts(texts, 0)}.get(key) or (_text if key in _REMEDY_TEXTS else None)
+        rule = {"when": _when, "commands": lambda texts: _texts(texts, 0)}.get(key) or (
+            _text if key in _REMEDY_TEXTS else None
+        )
         if rule is None:
             yield (key,), "unknown key '%s'; known are: when, on, text, commands, risk, verify" % key
             continue

@@ -1,11 +1,13 @@
 """`host` of a check: the facts of one host, of every facts module that ran on it, and of its hypervisor."""
+
 from __future__ import annotations
 
 from typing import Any, Callable
 
 from ..gpu_host.proxmox import for_guest
 
-# Key in ansible_facts -> key in `host`. Those that did not run are left out, so that a check can ask `host.probe is defined`.
+# Key in ansible_facts -> key in `host`. Those that did not run are left out, so that a check can ask `host.probe is
+# defined`.
 _OTHER_FACTS = {"p2p_probe": "probe", "proxmox": "proxmox", "inference_server": "server"}
 
 

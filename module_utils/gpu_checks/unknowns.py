@@ -1,4 +1,5 @@
 """Why a fact is unknown, in the words of the reader that could not read it."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -11,7 +12,8 @@ _OTHER_MODULES = {
     "probe": "the P2P probe has not run on this host",
     "server": "no facts of an inference server were gathered on this host",
     "proxmox": "no Proxmox facts were gathered on this host",
-    "hypervisor": "nothing is known of this host's hypervisor: name it as proxmox_host in the inventory, and validate it in the same run",
+    "hypervisor": "nothing is known of this host's hypervisor: name it as proxmox_host in the inventory, and validate "
+    "it in the same run",
 }
 
 
@@ -26,7 +28,8 @@ def reason(host: dict[str, Any], path: tuple[str, ...]) -> tuple[str, bool]:
     gathered = (host.get("evidence") or {}).get("subjects")
     if host.get(subject) is None and gathered is not None and subject not in gathered and subject != "joined":
         return "%s was not gathered (gather_subset)" % subject, False
-    # The facts of other modules bring their own errors; Proxmox's stand under `host.proxmox` and `host.hypervisor` alike.
+    # The facts of other modules bring their own errors; Proxmox's stand under `host.proxmox` and `host.hypervisor`
+    # alike.
     errors = host[subject].get("errors") if subject in _OTHER_MODULES else host.get("errors")
     subjects = (subject, *(SOURCES.get(path[2], ()) if subject == "joined" and len(path) > 2 else ()))
     entries = [entry for entry in errors or () if subject == "hypervisor" or entry.get("subject") in subjects]

@@ -1,4 +1,5 @@
 """Which checks run, and what their results say of the host as a whole."""
+
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
@@ -26,7 +27,9 @@ def choose(
     """
     known_tags = {tag for check in every for tag in check.tags}
     known_ids = {check.id for check in every}
-    problems = list(_unknown("tag", (*tags, *skip_tags), known_tags)) + list(_unknown("check", (*only, *exclude), known_ids))
+    problems = list(_unknown("tag", (*tags, *skip_tags), known_tags)) + list(
+        _unknown("check", (*only, *exclude), known_ids)
+    )
     wanted = set(tags) | (set(run_tags) & known_tags)
     unwanted = set(skip_tags) | (set(run_skip_tags) & known_tags)
     chosen = [
@@ -41,13 +44,18 @@ def choose(
 
 
 def _unknown(kind: str, names: Iterable[str], known: set[str]) -> Iterable[str]:
-    return ("there is no %s '%s'%s" % (kind, name, suggestion(name, known)) for name in dict.fromkeys(names) if name not in known)
+    return (
+        "there is no %s '%s'%s" % (kind, name, suggestion(name, known))
+        for name in dict.fromkeys(names)
+        if name not in known
+    )
 
 
 def of(results: list[dict[str, Any]], problems: Sequence[str] = ()) -> dict[str, Any]:
     """The task result for one host: {changed, failed, msg, checks, problems, summary}.
 
-    Failed: a check of severity error failed, is unknown or broke; a waiver or a selection names nothing; or no check ran.
+    Failed: a check of severity error failed, is unknown or broke; a waiver or a selection names nothing; or no check
+    ran.
     """
     problems = list(problems)
     if not results:
@@ -74,7 +82,8 @@ def of(results: list[dict[str, Any]], problems: Sequence[str] = ()) -> dict[str,
 
 
 def short(result: dict[str, Any]) -> dict[str, Any]:
-    """`result`, cut to what there is to say where nothing is wrong: Ansible copies every value of a result for every callback."""
+    """`result`, cut to what there is to say where nothing is wrong: Ansible copies every value of a result for every
+    callback."""
     if result["status"] not in (PASS, SKIP):
         return result
     return {key: result[key] for key in ("id", "severity", "tags", "status", "reason")}
@@ -90,5 +99,7 @@ def _message(summary: dict[str, Any], bad: list[dict[str, Any]], problems: list[
             parts.append("%d %s: %s" % (len(names), word, shown))
     if not parts:
         ran = summary["total"] - summary[SKIP]
-        parts.append("ready: %d checks%s" % (ran, ", %d warnings" % len(summary["warnings"]) if summary["warnings"] else ""))
+        parts.append(
+            "ready: %d checks%s" % (ran, ", %d warnings" % len(summary["warnings"]) if summary["warnings"] else "")
+        )
     return "; ".join(parts)

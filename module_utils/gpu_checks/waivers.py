@@ -1,4 +1,5 @@
 """Waivers: findings that a person has accepted for a while, with a reason and a date, written in the inventory."""
+
 from __future__ import annotations
 
 import datetime
@@ -68,7 +69,8 @@ def _day(value: Any) -> datetime.date | None:
 
 
 def apply(waivers: Iterable[Waiver], results: list[dict[str, Any]]) -> None:
-    """Turns what a waiver covers into `waived`, in place. An expired waiver covers nothing, and the result says that it expired."""
+    """Turns what a waiver covers into `waived`, in place. An expired waiver covers nothing, and the result says that it
+    expired."""
     by_check: dict[str, Waiver] = {}
     for waiver in waivers:
         earlier = by_check.get(waiver.check)
@@ -78,6 +80,11 @@ def apply(waivers: Iterable[Waiver], results: list[dict[str, Any]]) -> None:
         found = by_check.get(result["id"])
         if found is None or result["status"] not in _WAIVABLE:
             continue
-        result["waiver"] = {"reason": found.reason, "expires": found.expires, "expired": found.expired, "status": result["status"]}
+        result["waiver"] = {
+            "reason": found.reason,
+            "expires": found.expires,
+            "expired": found.expired,
+            "status": result["status"],
+        }
         if not found.expired:
             result["status"] = "waived"

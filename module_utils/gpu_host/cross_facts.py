@@ -1,4 +1,5 @@
 """Facts that need two subjects, such as cards on the PCI bus that the driver does not show."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -33,15 +34,19 @@ def join(facts: Facts, errors: Errors) -> Facts:
 
     - ``gpu_found``: False only if nvidia-smi shows no GPU and the PCI bus, where it was read, shows none either
     - ``gpu_count``: as nvidia-smi shows them, and 0 where there is no GPU and so no nvidia-smi either
-    - ``driver_expected``: False if there is no GPU for this system's driver to show: none found, or every one given to a guest
-    - ``missing_from_driver``: ``[{address, name, driver}]`` on the PCI bus, but not shown by nvidia-smi; cards given to vfio-pci stand in
+    - ``driver_expected``: False if there is no GPU for this system's driver to show: none found, or every one given to
+      a guest
+    - ``missing_from_driver``: ``[{address, name, driver}]`` on the PCI bus, but not shown by nvidia-smi; cards given to
+      vfio-pci stand in
       ``given_to_guests`` instead
     - ``minors_without_node``: ``[{address, index, minor}]`` without a /dev/nvidiaN
     - ``width_disagreements``: ``[{address, smi, pci}]`` where nvidia-smi and the kernel differ on a link's width
-    - ``nvlink_present``; ``nvlinks_down``: ``[{address, index, label, active, expected, inactive}]``; ``nvlink_active_fewest``
-    - ``gpus_without_numa_node``: addresses for which nvidia-smi names no node, on a host with several; ``numa_node_count``
-    - ``p2p_gpus_differ``: whether the P2P matrix shows another number of GPUs than nvidia-smi; ``pcie_p2p``: more than one GPU, not all
-      joined by NVLink, so that P2P has to cross PCI Express
+    - ``nvlink_present``; ``nvlinks_down``: ``[{address, index, label, active, expected, inactive}]``;
+      ``nvlink_active_fewest``
+    - ``gpus_without_numa_node``: addresses for which nvidia-smi names no node, on a host with several;
+      ``numa_node_count``
+    - ``p2p_gpus_differ``: whether the P2P matrix shows another number of GPUs than nvidia-smi; ``pcie_p2p``: more than
+      one GPU, not all joined by NVLink, so that P2P has to cross PCI Express
     """
     gpus, pci = facts.get("gpus") or {}, facts.get("pci") or {}
     devices, on_bus = gpus.get("devices"), pci.get("gpus")
@@ -118,7 +123,8 @@ def _width_disagreements(devices: Facts | None, on_bus: Facts | None) -> list[Fa
 
 
 def _nvlinks(gpus: Facts, nvlink: Facts | None) -> Facts:
-    """A link is down if its GPU has fewer active ones than its like in this host has, or if an NVSwitch fabric leaves one inactive.
+    """A link is down if its GPU has fewer active ones than its like in this host has, or if an NVSwitch fabric leaves
+    one inactive.
 
     On PCI Express cards inactive links are normal: a bridge uses some of them, and without a bridge there are none.
     """
@@ -144,7 +150,11 @@ def _nvlinks(gpus: Facts, nvlink: Facts | None) -> Facts:
             down.append({**named, "active": links["active"], "expected": expected, "inactive": links["inactive"]})
     active = [links["active"] for links in nvlink.values()]
     present = any(active) or bool(gpus.get("fabric_present"))
-    return {"nvlink_present": present, "nvlinks_down": down if down or not unsure else None, "nvlink_active_fewest": min(active, default=0)}
+    return {
+        "nvlink_present": present,
+        "nvlinks_down": down if down or not unsure else None,
+        "nvlink_active_fewest": min(active, default=0),
+    }
 
 
 def _without_numa_node(nodeless: list[str] | None, nodes: Facts | None) -> list[str] | None:

@@ -1,9 +1,10 @@
 """The driver's device nodes: present, of the right major number, open to those who should use them.
 
-nvidia0…N, nvidiactl and nvidia-modeset have the fixed major 195; nvidia-uvm, nvidia-caps, nvidia-nvswitch and nvidia-nvlink get a new
-one at each load of their module, so a node that a container keeps from before is a door to nothing. Nodes of other modules (nvidia-fs of
-GPUDirect Storage, vGPU's) are listed and not judged.
+nvidia0…N, nvidiactl and nvidia-modeset have the fixed major 195; nvidia-uvm, nvidia-caps, nvidia-nvswitch and
+nvidia-nvlink get a new one at each load of their module, so a node that a container keeps from before is a door to
+nothing. Nodes of other modules (nvidia-fs of GPUDirect Storage, vGPU's) are listed and not judged.
 """
+
 from __future__ import annotations
 
 from typing import Any
@@ -26,16 +27,21 @@ _REGISTERED = {
 def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
     """Facts of the nodes.
 
-    `nodes`: name -> {kind, major, minor, mode, uid, gid} of /dev/nvidia* and nvidia-caps/*; None if /dev cannot be listed.
-    `majors`: {nvidia, nvidia_uvm, nvidia_caps, nvidia_nvswitch, nvidia_nvlink} as the kernel registered them (None: not registered); None if unknown.
-    `gpu_minors`: PCI address -> minor number of its node, from /proc/driver/nvidia/gpus. `missing`: names that should be
-    there; `missing_control`: those among them that every CUDA process needs; `no_gpu_node`: no nvidiaN
-    is there although the driver holds GPUs. `stale`: [{name, major, registered, text}].
-    `opens`: {nvidiactl, nvidia-uvm} -> whether opening them works here (None: not tried). `unusable`: [{name, why, text}].
+    `nodes`: name -> {kind, major, minor, mode, uid, gid} of /dev/nvidia* and nvidia-caps/*; None if /dev cannot be
+    listed. `majors`: {nvidia, nvidia_uvm, nvidia_caps, nvidia_nvswitch, nvidia_nvlink} as the kernel registered them
+    (None: not registered); None if unknown. `gpu_minors`: PCI address -> minor number of its node, from
+    /proc/driver/nvidia/gpus. `missing`: names that should be there; `missing_control`: those among them that every CUDA
+    process needs; `no_gpu_node`: no nvidiaN is there although the driver holds GPUs. `stale`: [{name, major,
+    registered, text}]. `opens`: {nvidiactl, nvidia-uvm} -> whether opening them works here (None: not tried).
+    `unusable`: [{name, why, text}].
     """
     listing = evidence.list("/dev")
     errors.unanswered(listing)
-    nodes = {name: entry for name, entry in listing.entries.items() if name.startswith("nvidia") and entry.kind != "dir"} if listing.ok else None
+    nodes = (
+        {name: entry for name, entry in listing.entries.items() if name.startswith("nvidia") and entry.kind != "dir"}
+        if listing.ok
+        else None
+    )
     caps = evidence.list("/dev/nvidia-caps") if listing.ok and "nvidia-caps" in listing.entries else None
     if nodes is not None and caps is not None:
         errors.unanswered(caps)
@@ -50,7 +56,9 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
         "gpu_minors": minors,
         "missing": missing,
         "missing_control": None if missing is None else [name for name in missing if not name[-1].isdigit()],
-        "no_gpu_node": None if nodes is None or minors is None else bool(minors) and not any(_is_gpu_node(name) for name in nodes),
+        "no_gpu_node": None
+        if nodes is None or minors is None
+        else bool(minors) and not any(_is_gpu_node(name) for name in nodes),
         "stale": None if nodes is None or majors is None else _stale(nodes, majors),
         "opens": opens,
         "unusable": None if nodes is None else _unusable(nodes, opens, _file_mode(evidence)),
@@ -74,7 +82,8 @@ def gpu_minors(evidence: Evidence, errors: Errors) -> dict[str, int | None] | No
 
 
 def information(evidence: Evidence, errors: Errors, address: str) -> dict[str, str]:
-    """Fields of /proc/driver/nvidia/gpus/ADDRESS/information: Model, GPU UUID, Device Minor, GPU Firmware, GPU Excluded, …"""
+    """Fields of /proc/driver/nvidia/gpus/ADDRESS/information: Model, GPU UUID, Device Minor, GPU Firmware, GPU
+    Excluded, …"""
     reading = evidence.read("%s/%s/information" % (GPUS, address))
     errors.unanswered(reading)
     pairs = (line.partition(":") for line in reading.text.splitlines())
@@ -82,7 +91,14 @@ def information(evidence: Evidence, errors: Errors, address: str) -> dict[str, s
 
 
 def _fields(entry: Entry) -> dict[str, Any]:
-    return {"kind": entry.kind, "major": entry.major, "minor": entry.minor, "mode": entry.mode, "uid": entry.uid, "gid": entry.gid}
+    return {
+        "kind": entry.kind,
+        "major": entry.major,
+        "minor": entry.minor,
+        "mode": entry.mode,
+        "uid": entry.uid,
+        "gid": entry.gid,
+    }
 
 
 def _majors(evidence: Evidence, errors: Errors) -> dict[str, int | None] | None:
@@ -96,14 +112,21 @@ def _majors(evidence: Evidence, errors: Errors) -> dict[str, int | None] | None:
         number, _space, name = line.strip().partition(" ")
         if number.isdigit() and name:
             registered.setdefault(name.strip(), int(number))
-    return {key: next((registered[name] for name in names if name in registered), None) for key, names in _REGISTERED.items()}
+    return {
+        key: next((registered[name] for name in names if name in registered), None)
+        for key, names in _REGISTERED.items()
+    }
 
 
-def _missing(nodes: dict[str, Entry], majors: dict[str, int | None] | None, minors: dict[str, int | None] | None) -> list[str]:
+def _missing(
+    nodes: dict[str, Entry], majors: dict[str, int | None] | None, minors: dict[str, int | None] | None
+) -> list[str]:
     """Nothing is missing where the driver is not loaded or holds no GPU."""
     if not minors:
         return []
-    wanted = ["nvidia%d" % minor for minor in sorted(minor for minor in minors.values() if minor is not None)] + ["nvidiactl"]
+    wanted = ["nvidia%d" % minor for minor in sorted(minor for minor in minors.values() if minor is not None)] + [
+        "nvidiactl"
+    ]
     if majors and majors["nvidia_uvm"] is not None:
         wanted.append("nvidia-uvm")
     return [name for name in wanted if name not in nodes]
@@ -125,15 +148,24 @@ def _is_gpu_node(name: str) -> bool:
 
 
 def _owner(name: str) -> str | None:
-    """Which of `_REGISTERED` a node belongs to; None for a node of another module, whose number has nothing to do with these."""
+    """Which of `_REGISTERED` a node belongs to; None for a node of another module, whose number has nothing to do with
+    these."""
     if _is_gpu_node(name) or name in ("nvidiactl", "nvidia-modeset"):
         return "nvidia"
-    kinds = {"nvidia-uvm": "nvidia_uvm", "nvidia-caps/": "nvidia_caps", "nvidia-nvswitch": "nvidia_nvswitch", "nvidia-nvlink": "nvidia_nvlink"}
+    kinds = {
+        "nvidia-uvm": "nvidia_uvm",
+        "nvidia-caps/": "nvidia_caps",
+        "nvidia-nvswitch": "nvidia_nvswitch",
+        "nvidia-nvlink": "nvidia_nvlink",
+    }
     return next((owner for prefix, owner in kinds.items() if name.startswith(prefix)), None)
 
 
-def _opens(evidence: Evidence, name: str, nodes: dict[str, Entry] | None, majors: dict[str, int | None] | None) -> bool | None:
-    """Whether this user can open the node. Only tried where the kernel has the major: otherwise opening would load a module.
+def _opens(
+    evidence: Evidence, name: str, nodes: dict[str, Entry] | None, majors: dict[str, int | None] | None
+) -> bool | None:
+    """Whether this user can open the node. Only tried where the kernel has the major: otherwise opening would load a
+    module.
 
     These two start nothing on a GPU when opened. The driver has no read(), so after a successful open() the read fails
     with EINVAL; a container's device policy refuses the open() itself.

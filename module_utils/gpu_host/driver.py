@@ -1,4 +1,5 @@
 """The NVIDIA driver: the module that runs, the module on disk, the libraries, and what stands around them."""
+
 from __future__ import annotations
 
 import re
@@ -34,12 +35,12 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
     """Facts of the driver stack.
 
     `loaded` (None if unknown), `version` and `flavor` (open, proprietary) of the running module, `branch` (580);
-    `on_disk` {version, flavor, license, signer, path} of the module that the next load takes, each None if there is none;
-    `libraries` {libcuda, libnvidia_ml: [{path, version}]}; `mismatched`: sentences on what differs from the running module's
-    version ([] all agree, None unknown); `cuda` the newest CUDA release of the running driver;
-    `gsp_firmware` (PCI address -> version or None), `nouveau_loaded`, `secure_boot`, `dkms` ([{module, version, kernel, state}],
-    None if not installed), `built_for_running_kernel`, `built_for_newest_kernel`, `nvswitches` (addresses); and the facts of
-    `driver_requirements.of_gpus`,
+    `on_disk` {version, flavor, license, signer, path} of the module that the next load takes, each None if there is
+    none; `libraries` {libcuda, libnvidia_ml: [{path, version}]}; `mismatched`: sentences on what differs from the
+    running module's version ([] all agree, None unknown); `cuda` the newest CUDA release of the running driver;
+    `gsp_firmware` (PCI address -> version or None), `nouveau_loaded`, `secure_boot`, `dkms` ([{module, version, kernel,
+    state}], None if not installed), `built_for_running_kernel`, `built_for_newest_kernel`, `nvswitches` (addresses);
+    and the facts of `driver_requirements.of_gpus`,
     `driver_services`, `driver_packages` (as `packaging`) and `cuda_toolkits`.
     """
     running = modules.loaded_modules(evidence, errors)
@@ -50,7 +51,11 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
     on_disk = _module_on_disk(evidence, errors)
     libraries = _libraries(evidence, errors)
     services = driver_services.gather(evidence, errors)
-    gpus = {device.address: device.device for device in (devices or {}).values() if device.is_gpu and device.driver != "vfio-pci"}
+    gpus = {
+        device.address: device.device
+        for device in (devices or {}).values()
+        if device.is_gpu and device.driver != "vfio-pci"
+    }
     requirements = driver_requirements.of_gpus(gpus, version, flavor)
     dkms = _dkms(evidence, errors)
     release = evidence.read("/proc/sys/kernel/osrelease").text.strip()
@@ -69,7 +74,9 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
         "dkms": dkms,
         "built_for_running_kernel": _built(dkms, release),
         "built_for_newest_kernel": _built(dkms, kernel.newest(kernel.installed(evidence.list("/boot"))) or release),
-        "nvswitches": None if devices is None else sorted(device.address for device in devices.values() if device.is_nvswitch),
+        "nvswitches": None
+        if devices is None
+        else sorted(device.address for device in devices.values() if device.is_nvswitch),
         **requirements,
         **services,
         "packaging": driver_packages.gather(evidence, errors),
@@ -77,8 +84,11 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
     }
 
 
-def mismatched(running: str | None, on_disk: str | None, libraries: dict[str, Any] | None, fabric_manager: str | None) -> list[str] | None:
-    """What differs from the running module's version, in words; None where that version or everything beside it is unknown."""
+def mismatched(
+    running: str | None, on_disk: str | None, libraries: dict[str, Any] | None, fabric_manager: str | None
+) -> list[str] | None:
+    """What differs from the running module's version, in words; None where that version or everything beside it is
+    unknown."""
     if running is None:
         return None
     others = [("the module on disk is", on_disk), ("the Fabric Manager is", fabric_manager)]
@@ -153,7 +163,10 @@ def _libraries(evidence: Evidence, errors: Errors) -> dict[str, Any] | None:
 def _gsp_firmware(evidence: Evidence, errors: Errors) -> dict[str, str | None]:
     """PCI address -> version of the GSP firmware that runs on the GPU, None where it runs without."""
     gpus = evidence.list(device_nodes.GPUS)
-    firmware = {address.lower(): device_nodes.information(evidence, errors, address).get("GPU Firmware") for address in gpus.entries}
+    firmware = {
+        address.lower(): device_nodes.information(evidence, errors, address).get("GPU Firmware")
+        for address in gpus.entries
+    }
     return {address: value if value and value[0].isdigit() else None for address, value in firmware.items()}
 
 
@@ -195,7 +208,14 @@ def _dkms(evidence: Evidence, errors: Errors) -> list[dict[str, str | None]] | N
         parts = [part.strip() for part in what.replace("/", ", ", 1).split(",")]
         if colon and len(parts) >= 2 and parts[0].startswith("nvidia"):
             kernel = parts[2] if len(parts) > 2 else None
-            found.append({"module": parts[0], "version": parts[1], "kernel": kernel, "state": state.split()[0] if state.split() else None})
+            found.append(
+                {
+                    "module": parts[0],
+                    "version": parts[1],
+                    "kernel": kernel,
+                    "state": state.split()[0] if state.split() else None,
+                }
+            )
     return found
 
 

@@ -1,19 +1,35 @@
-"""All facts of one host: runs the reader of every chosen subject, isolates their failures, joins what needs two of them."""
+"""All facts of one host: runs the reader of every chosen subject, isolates their failures, joins what needs two of
+them."""
+
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
 from typing import Any
 
-from . import cross_facts, device_nodes, driver, gpus, iommu, kernel, kernel_log, modules, p2p, pci, system, topology, virtualization
+from . import (
+    cross_facts,
+    device_nodes,
+    driver,
+    gpus,
+    iommu,
+    kernel,
+    kernel_log,
+    modules,
+    p2p,
+    pci,
+    system,
+    topology,
+    virtualization,
+)
 from .evidence.errors import Errors
 from .evidence.interface import Evidence
 from .probe.worker_run import PROBE_COMMAND
 
 SCHEMA = 1
-# Subject -> its reader, named in an import statement because that is how Ansible finds what it has to pack. A reader has
-# gather(evidence, errors) -> dict with the same keys always, None for unknown; it may have COMMANDS, a list of (argv, time limit
-# in seconds) that are started early so that they overlap.
+# Subject -> its reader, named in an import statement because that is how Ansible finds what it has to pack. A reader
+# has gather(evidence, errors) -> dict with the same keys always, None for unknown; it may have COMMANDS, a list of
+# (argv, time limit in seconds) that are started early so that they overlap.
 SUBJECTS: dict[str, Any] = {
     "gpus": gpus,
     "p2p": p2p,
@@ -31,7 +47,8 @@ SUBJECTS: dict[str, Any] = {
 
 
 def choose(subset: Sequence[str]) -> list[str]:
-    """Subjects for a `gather_subset` such as ['all'], ['gpus', 'p2p'] or ['all', '!kernel_log'], in the order of SUBJECTS.
+    """Subjects for a `gather_subset` such as ['all'], ['gpus', 'p2p'] or ['all', '!kernel_log'], in the order of
+    SUBJECTS.
 
     ValueError names an unknown subject and the known ones.
     """
@@ -48,7 +65,8 @@ def choose(subset: Sequence[str]) -> list[str]:
 
 
 def gather(evidence: Evidence, subset: Sequence[str] = ("all",)) -> dict[str, Any]:
-    """Facts of one host as one dictionary: a key for each subject (None if not gathered), `joined`, `errors`, `evidence`."""
+    """Facts of one host as one dictionary: a key for each subject (None if not gathered), `joined`, `errors`,
+    `evidence`."""
     began = time.monotonic()
     facts: dict[str, Any] = dict.fromkeys(SUBJECTS)
     entries: list[dict[str, Any]] = []
@@ -79,7 +97,10 @@ def _isolated(subject: str, reader: Any, entries: list[dict[str, Any]], source: 
     try:
         result = reader(source, errors)
     except Exception as error:  # a fault of ours must not hide what the other readers found
-        errors.add("module_utils/gpu_host", "a fault in the reader of %s: %s: %s; please report it" % (subject, type(error).__name__, error))
+        errors.add(
+            "module_utils/gpu_host",
+            "a fault in the reader of %s: %s: %s; please report it" % (subject, type(error).__name__, error),
+        )
         result = None
     entries.extend(errors.entries)
     return result

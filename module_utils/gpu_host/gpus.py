@@ -1,8 +1,9 @@
 """The GPUs as the driver shows them, from nvidia-smi.
 
-The facts come from ``nvidia-smi -q -x``; where that gives nothing whole, from ``nvidia-smi -q``, the table, or the CSV query (bundles
-and public captures often hold only one of them). What each driver calls a field stands in log_fields.py.
+The facts come from ``nvidia-smi -q -x``; where that gives nothing whole, from ``nvidia-smi -q``, the table, or the CSV
+query (bundles and public captures often hold only one of them). What each driver calls a field stands in log_fields.py.
 """
+
 from __future__ import annotations
 
 from dataclasses import dataclass, field
@@ -46,7 +47,8 @@ EXIT_MEANINGS = {
 
 @dataclass
 class _Found:
-    """What one host's nvidia-smi gave: a log with its GPUs by address, from the command `source`; all None if it gave nothing."""
+    """What one host's nvidia-smi gave: a log with its GPUs by address, from the command `source`; all None if it gave
+    nothing."""
 
     log: Log | None = None
     devices: dict[str, Any] | None = None
@@ -57,9 +59,10 @@ class _Found:
 def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
     """Facts ``gpus``.
 
-    ``installed``, ``answered``, ``hung``, ``exit_code``, ``exit_meaning``, ``message``: how nvidia-smi ended. ``source``: the command
-    read. ``attached`` (what the driver says), ``parsed`` (GPUs read), ``count`` (GPUs that answer; None unless the driver's own count
-    agrees), ``complete`` (every GPU was read to its end). ``devices``: facts by PCI address (log_fields.py).
+    ``installed``, ``answered``, ``hung``, ``exit_code``, ``exit_meaning``, ``message``: how nvidia-smi ended.
+    ``source``: the command read. ``attached`` (what the driver says), ``parsed`` (GPUs read), ``count`` (GPUs that
+    answer; None unless the driver's own count agrees), ``complete`` (every GPU was read to its end). ``devices``: facts
+    by PCI address (log_fields.py).
     ``lost``: ``[{address, index, label, reason}]``. And the lists of gpu_findings.py.
     """
     first = evidence.run(XML, LIMIT_SECONDS)
@@ -74,10 +77,21 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
         entry["index"] = (found.devices or {}).get(entry["address"], entry)["index"]
         entry["label"] = gpu_findings.label(entry["address"], entry["index"])
     computed = gpu_findings.findings(found.devices, state["count"] is not None)
-    absent = {"recovery_needed": "recovery_reported", "fabric_not_ready": "fabric_present", "width_reduced": "link_reported"}
-    unsure = [name for name in gpu_findings.LISTS if computed[name] is None and computed.get(absent.get(name, ""), True) is not False]
+    absent = {
+        "recovery_needed": "recovery_reported",
+        "fabric_not_ready": "fabric_present",
+        "width_reduced": "link_reported",
+    }
+    unsure = [
+        name
+        for name in gpu_findings.LISTS
+        if computed[name] is None and computed.get(absent.get(name, ""), True) is not False
+    ]
     if found.devices and unsure and state["count"] is not None:
-        errors.add(found.source or " ".join(XML), "does not show, for every GPU, what tells: " + ", ".join(unsure).replace("_", " "))
+        errors.add(
+            found.source or " ".join(XML),
+            "does not show, for every GPU, what tells: " + ", ".join(unsure).replace("_", " "),
+        )
     return {**state, "source": found.source, "devices": found.devices, "lost": lost, **computed}
 
 
@@ -233,7 +247,9 @@ def _amounts(found: _Found, lost: list[dict[str, Any]], first: Outcome) -> dict[
     # Blocks without an address and double ones are GPUs that the log lists and we could not tell apart.
     listed = len(log.gpus) if log.gpus else parsed
     unopened = sum(1 for entry in lost if entry["address"] not in found.devices)
-    agrees = listed == parsed and (log.attached in (parsed, parsed + unopened) if log.attached is not None else log.closed)
+    agrees = listed == parsed and (
+        log.attached in (parsed, parsed + unopened) if log.attached is not None else log.closed
+    )
     return {
         "driver_version": log.driver_version,
         "cuda_version": log.cuda_version,
@@ -246,6 +262,10 @@ def _amounts(found: _Found, lost: list[dict[str, Any]], first: Outcome) -> dict[
 
 def _lost(devices: dict[str, Any], complaints: list[dict[str, object]]) -> list[dict[str, Any]]:
     """GPUs that read "GPU is lost", and those that nvidia-smi could not open."""
-    found = [{"address": where, "index": facts["index"], "reason": "GPU is lost"} for where, facts in devices.items() if facts["lost"]]
+    found = [
+        {"address": where, "index": facts["index"], "reason": "GPU is lost"}
+        for where, facts in devices.items()
+        if facts["lost"]
+    ]
     known = {entry["address"] for entry in found}
     return found + [dict(entry) for entry in complaints if entry["address"] not in known]

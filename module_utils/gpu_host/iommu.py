@@ -3,6 +3,7 @@
 The kernel's own word for what a device gets is ``/sys/kernel/iommu_groups/N/type``. The log line "iommu: Default domain
 type: Translated" is printed by the IOMMU core even where no IOMMU is in use, and alone says nothing.
 """
+
 from __future__ import annotations
 
 import re
@@ -22,20 +23,26 @@ TYPE_STATES = {"identity": IDENTITY, "DMA": TRANSLATED, "DMA-FQ": TRANSLATED}
 OFF_OPTIONS = ("iommu=off", "amd_iommu=off", "intel_iommu=off")
 IDENTITY_OPTIONS = ("iommu=pt", "iommu.passthrough=1")
 # The kernel prints these only when it uses an IOMMU.
-IN_USE = re.compile(r"Adding to iommu group|DMAR: IOMMU enabled|AMD-Vi: (?:Found IOMMU|Interrupt remapping enabled|IOMMU performance)|SMMU.*: ias ")
+IN_USE = re.compile(
+    r"Adding to iommu group|DMAR: IOMMU enabled|AMD-Vi: (?:Found IOMMU|Interrupt remapping enabled|IOMMU "
+    r"performance)|SMMU.*: ias "
+)
 DEFAULT_DOMAIN = re.compile(r"iommu: Default domain type: (\w+)")
 
 
 def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
     """The facts:
 
-    - ``state``: off | identity | translated for the GPUs (without GPUs: for the host's devices); translated if any is; None if unknown
+    - ``state``: off | identity | translated for the GPUs (without GPUs: for the host's devices); translated if any is;
+      None if unknown
     - ``source``: iommu_groups | sysfs | cmdline | kernel_log: what `state` was concluded from
     - ``hardware``: [dmar0, …], None if unknown; ``options``: what the kernel command line says of the IOMMU
     - ``default_domain``: the kernel log's word, for people; never used alone
     - ``groups``: the GPUs' groups {number: {type, devices}}
-    - ``gpus``: by address {group, type, state, others}: `others` are the group's devices beside the card itself and bridges
-    - ``translated_gpus``: [address]; ``shared_group_gpus``: [{gpu, group, others}]; None where a part is unknown and none was found
+    - ``gpus``: by address {group, type, state, others}: `others` are the group's devices beside the card itself and
+      bridges
+    - ``translated_gpus``: [address]; ``shared_group_gpus``: [{gpu, group, others}]; None where a part is unknown and
+      none was found
     """
     options = _options(evidence, errors)
     hardware = _names(evidence, HARDWARE, errors)
@@ -60,7 +67,11 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
     if gpus is not None:
         translated = [address for address, gpu in gpus.items() if gpu["state"] == TRANSLATED]
         facts["translated_gpus"] = translated or (None if any(gpu["state"] is None for gpu in gpus.values()) else [])
-        shared = [{"gpu": address, "group": gpu["group"], "others": gpu["others"]} for address, gpu in gpus.items() if gpu["others"]]
+        shared = [
+            {"gpu": address, "group": gpu["group"], "others": gpu["others"]}
+            for address, gpu in gpus.items()
+            if gpu["others"]
+        ]
         facts["shared_group_gpus"] = shared or (None if any(gpu["others"] is None for gpu in gpus.values()) else [])
     if facts["state"] is None:
         errors.add(GROUPS, "neither the IOMMU groups nor the command line tell whether the IOMMU is in use")
@@ -72,7 +83,11 @@ def _options(evidence: Evidence, errors: Errors) -> list[str] | None:
     errors.unanswered(cmdline)
     if not cmdline.ok:
         return None
-    return [word for word in cmdline.text.split() if re.match(r"(intel_iommu|amd_iommu|iommu|iommu\.\w+|pcie_acs_override)=", word)]
+    return [
+        word
+        for word in cmdline.text.split()
+        if re.match(r"(intel_iommu|amd_iommu|iommu|iommu\.\w+|pcie_acs_override)=", word)
+    ]
 
 
 def _names(evidence: Evidence, path: str, errors: Errors) -> list[str] | None:
@@ -95,7 +110,12 @@ def _gpus(
         if not pci_names.is_gpu(device["vendor"], device["class"]):
             continue
         number = _group_of(evidence, address, numbers, errors)
-        gpu: dict[str, Any] = {"group": number, "type": None, "state": OFF if number == "" else None, "others": [] if number == "" else None}
+        gpu: dict[str, Any] = {
+            "group": number,
+            "type": None,
+            "state": OFF if number == "" else None,
+            "others": [] if number == "" else None,
+        }
         if number:
             group = groups.setdefault(number, _group(evidence, number, errors))
             gpu["type"] = group["type"]
@@ -126,7 +146,9 @@ def _group(evidence: Evidence, number: str, errors: Errors) -> dict[str, Any]:
 
 def _belongs(other: str, gpu: str, devices: dict[str, dict[str, Any]]) -> bool:
     """Whether a member of a GPU's group is a function of the same card, or a bridge, which VFIO leaves with the host."""
-    return other.rpartition(".")[0] == gpu.rpartition(".")[0] or pci_names.is_bridge((devices.get(other) or {}).get("class"))
+    return other.rpartition(".")[0] == gpu.rpartition(".")[0] or pci_names.is_bridge(
+        (devices.get(other) or {}).get("class")
+    )
 
 
 def _state(

@@ -1,4 +1,5 @@
 """The running kernel, its command line, what is configured for the next boot, and whether a reboot is due."""
+
 from __future__ import annotations
 
 import re
@@ -8,7 +9,8 @@ from .evidence.errors import Errors
 from .evidence.interface import ABSENT, Evidence, Listing
 from .linux import kernel_cmdline, versions
 
-# Parameters that decide how GPUs work together; others that differ from the boot loader's file are nobody's business here.
+# Parameters that decide how GPUs work together; others that differ from the boot loader's file are nobody's business
+# here.
 _RELEVANT = re.compile(
     r"(iommu|intel_iommu|amd_iommu|pci|pcie_\w+|pcie_acs_override|nokaslr|kaslr|nopat|modprobe\.blacklist|module_blacklist|rd\.driver\.blacklist"
     r"|numa_balancing|hugepages\w*|transparent_hugepage|video|vfio\w*\.\w+|nvidia\w*\.\w+|nouveau\.\w+)(?:=|$)"
@@ -20,11 +22,12 @@ _INITRAMFS_NAMES = ("initrd.img-%s", "initramfs-%s.img", "initrd-%s")
 def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
     """Facts of the kernel.
 
-    `release`; `cmdline` (text), `words` (['iommu=pt', 'quiet'], dashes in names as underscores), `values` (name -> value of the last
-    occurrence, True for a bare word); `configured` ([{source, text, words}] for the next boot, None if unreadable);
-    `boot_loader` (grub, systemd-boot, None), `pending_words` (relevant words of that loader's file that the running kernel
-    lacks); `kaslr` (False with nokaslr, True without, as kernels have it on), `hmm_kaslr_fixed` (True from 6.19 on, None
-    where only the distribution knows); `newest_installed`; `reboot_required` and `reboot_reasons`.
+    `release`; `cmdline` (text), `words` (['iommu=pt', 'quiet'], dashes in names as underscores), `values` (name ->
+    value of the last occurrence, True for a bare word); `configured` ([{source, text, words}] for the next boot, None
+    if unreadable); `boot_loader` (grub, systemd-boot, None), `pending_words` (relevant words of that loader's file that
+    the running kernel lacks); `kaslr` (False with nokaslr, True without, as kernels have it on), `hmm_kaslr_fixed`
+    (True from 6.19 on, None where only the distribution knows); `newest_installed`; `reboot_required` and
+    `reboot_reasons`.
     """
     release = _line(evidence, errors, "/proc/sys/kernel/osrelease")
     cmdline = _line(evidence, errors, "/proc/cmdline")
@@ -50,7 +53,8 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
 
 
 def boot_loader(values: dict[str, Any] | None, configured: list[dict[str, Any]] | None) -> str | None:
-    """Which loader started this kernel: GRUB passes BOOT_IMAGE=, systemd-boot starts it as an EFI program with initrd=\\EFI\\…"""
+    """Which loader started this kernel: GRUB passes BOOT_IMAGE=, systemd-boot starts it as an EFI program with
+    initrd=\\EFI\\…"""
     if values is None:
         return None
     if "BOOT_IMAGE" in values:
@@ -61,13 +65,21 @@ def boot_loader(values: dict[str, Any] | None, configured: list[dict[str, Any]] 
     return None
 
 
-def pending_words(words: list[str] | None, configured: list[dict[str, Any]] | None, loader: str | None) -> list[dict[str, str]] | None:
-    """`[{word, source}]`: what the loader's file asks for and the running kernel was not given; None if that is unknown."""
+def pending_words(
+    words: list[str] | None, configured: list[dict[str, Any]] | None, loader: str | None
+) -> list[dict[str, str]] | None:
+    """`[{word, source}]`: what the loader's file asks for and the running kernel was not given; None if that is
+    unknown."""
     source = {"grub": kernel_cmdline.GRUB, "systemd-boot": kernel_cmdline.KERNEL_CMDLINE}.get(loader or "")
     if words is None or configured is None or source is None:
         return None
     wanted = [item for item in configured if item["source"] == source]
-    return [{"word": word, "source": source} for item in wanted for word in item["words"] if _RELEVANT.match(word) and word not in words]
+    return [
+        {"word": word, "source": source}
+        for item in wanted
+        for word in item["words"]
+        if _RELEVANT.match(word) and word not in words
+    ]
 
 
 def installed(boot: Listing) -> dict[str, float | None]:
@@ -77,7 +89,9 @@ def installed(boot: Listing) -> dict[str, float | None]:
         match = _KERNEL_FILE.fullmatch(name)
         if match and not name.endswith((".old", ".sig", ".bak")) and "rescue" not in name:
             release = match["release"]
-            ramdisk = next((boot.entries[form % release] for form in _INITRAMFS_NAMES if form % release in boot.entries), None)
+            ramdisk = next(
+                (boot.entries[form % release] for form in _INITRAMFS_NAMES if form % release in boot.entries), None
+            )
             found[release] = ramdisk.modified if ramdisk else None
     return found
 

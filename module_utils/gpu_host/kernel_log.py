@@ -3,6 +3,7 @@
 From `dmesg`; where that is refused or has lost its beginning, the journal of this boot; where there is no journal,
 the end of /var/log/kern.log. Text of the log is data: it is cut, its control characters are removed, nothing more.
 """
+
 from __future__ import annotations
 
 from typing import Any
@@ -24,15 +25,16 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
     """Findings of the log of this boot.
 
     Keys: `source` (the command that answered, None if none), `covers_boot` (whether the log reaches back to the boot),
-    `findings` (list, None when no log could be read), `by_kind` (kind -> those findings that count: about a GPU or its path,
-    not undone by a later load of the driver, no consequence of another one; each None when unknown), `fatal_xids` (without
-    79, which is in by_kind.fallen_off_bus), `other_xids`, `uvm_failures` (HMM and others), `other_devices` (number of findings about other devices),
-    `dropped` (messages beyond the limit of different findings), `denied` (whether a log is there and was refused).
+    `findings` (list, None when no log could be read), `by_kind` (kind -> those findings that count: about a GPU or its
+    path, not undone by a later load of the driver, no consequence of another one; each None when unknown), `fatal_xids`
+    (without 79, which is in by_kind.fallen_off_bus), `other_xids`, `uvm_failures` (HMM and others), `other_devices`
+    (number of findings about other devices), `dropped` (messages beyond the limit of different findings), `denied`
+    (whether a log is there and was refused).
 
-    A finding: `kind`, `address` (PCI, None if the message has none), `xid` (int or None), `code` (Xid, SXid, BAR, source
-    line, process: what tells findings of a kind apart), `name`, `severity` (fatal, application, notice; Xids and SXids only),
-    `action`, `count`, `first`, `last` (UTC where the stamp allows it, else as it stands), `text` (first line, at most 300
-    characters), `detail`, `driver`, `gpu`, `superseded`, `consequence_of`, `summary`.
+    A finding: `kind`, `address` (PCI, None if the message has none), `xid` (int or None), `code` (Xid, SXid, BAR,
+    source line, process: what tells findings of a kind apart), `name`, `severity` (fatal, application, notice; Xids and
+    SXids only), `action`, `count`, `first`, `last` (UTC where the stamp allows it, else as it stands), `text` (first
+    line, at most 300 characters), `detail`, `driver`, `gpu`, `superseded`, `consequence_of`, `summary`.
     """
     devices = gpu_addresses.devices(evidence)
     related = gpu_addresses.gpu_related(devices) if devices is not None else None
@@ -74,8 +76,18 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
 
 def _sorted_out(findings: list[dict[str, Any]] | None) -> dict[str, Any]:
     if findings is None:
-        return {"by_kind": dict.fromkeys(log_patterns.KINDS), "fatal_xids": None, "other_xids": None, "uvm_failures": None, "other_devices": None}
-    counting = [item for item in findings if item["gpu"] is not False and not item["superseded"] and item["consequence_of"] is None]
+        return {
+            "by_kind": dict.fromkeys(log_patterns.KINDS),
+            "fatal_xids": None,
+            "other_xids": None,
+            "uvm_failures": None,
+            "other_devices": None,
+        }
+    counting = [
+        item
+        for item in findings
+        if item["gpu"] is not False and not item["superseded"] and item["consequence_of"] is None
+    ]
     by_kind: dict[str, list[dict[str, Any]]] = {kind: [] for kind in log_patterns.KINDS}
     for item in counting:
         by_kind["fallen_off_bus" if item["xid"] == 79 else item["kind"]].append(item)
@@ -122,4 +134,6 @@ def _explain(outcome: Outcome, errors: Errors, quiet: bool) -> None:
     elif _refused(outcome):
         errors.add(" ".join(outcome.argv), "needs root", needs_root=True)
     else:
-        errors.add(" ".join(outcome.argv), "ended with exit code %s: %s" % (outcome.rc, outcome.error_text.strip()[:200]))
+        errors.add(
+            " ".join(outcome.argv), "ended with exit code %s: %s" % (outcome.rc, outcome.error_text.strip()[:200])
+        )

@@ -2,6 +2,7 @@
 
 A value that a file holds says nothing about the running module, and the running value says nothing about the next boot.
 """
+
 from __future__ import annotations
 
 from typing import Any
@@ -21,7 +22,13 @@ _PARAMETERS = {
     "vfio_pci": ("disable_idle_d3",),
 }
 # Registry keys that make the driver grant P2P whatever it finds, with the values that leave it alone (nvrm_registry.h).
-_FORCES_P2P = {"ForceP2P": (2,), "RMForceP2PType": (0,), "RMPcieP2PType": (0,), "PeerMappingOverride": (0,), "RmForceP2P": (2,)}
+_FORCES_P2P = {
+    "ForceP2P": (2,),
+    "RMForceP2PType": (0,),
+    "RMPcieP2PType": (0,),
+    "PeerMappingOverride": (0,),
+    "RmForceP2P": (2,),
+}
 _DWORDS = "NVreg_RegistryDwords"
 # Static options that RegistryDwords may hold too.
 _STATIC = frozenset(
@@ -31,17 +38,18 @@ _STATIC = frozenset(
 
 
 def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
-    """A dictionary for each of `nvidia`, `nvidia_uvm`, `nvidia_modeset`, `nvidia_drm`, `nvidia_peermem`, `nouveau`, `vfio_pci`, and what needs
+    """A dictionary for each of `nvidia`, `nvidia_uvm`, `nvidia_modeset`, `nvidia_drm`, `nvidia_peermem`, `nouveau`,
+    `vfio_pci`, and what needs
     several of them.
 
     Per module: `loaded` (None if unknown), `references` (None where the kernel does not count), `used_by` (modules),
-    `options` (name -> {live, configured, source, cmdline, pending}: the running value, the value of the files and where it
-    stands, the value of the kernel command line, and whether the next load would change it), `blacklisted` (places).
+    `options` (name -> {live, configured, source, cmdline, pending}: the running value, the value of the files and where
+    it stands, the value of the kernel command line, and whether the next load would change it), `blacklisted` (places).
     `live_options`: module -> {option: running value}. `registry_dwords`: {live, configured}, each name -> value.
-    `pending_options`, `unsaved_options` (set now, but nowhere configured; with the `line` to write), `conflicting_options`: lists
-    with `text` for people.
-    `forced_p2p`: registry keys that force the P2P grant, [{name, value, where}], None when the driver's parameters are unknown.
-    `configuration`: {complete, files, faults}. `initramfs`: see `initramfs.gather`.
+    `pending_options`, `unsaved_options` (set now, but nowhere configured; with the `line` to write),
+    `conflicting_options`: lists with `text` for people.
+    `forced_p2p`: registry keys that force the P2P grant, [{name, value, where}], None when the driver's parameters are
+    unknown. `configuration`: {complete, files, faults}. `initramfs`: see `initramfs.gather`.
     """
     loaded = loaded_modules(evidence, errors)
     configuration = modprobe.read(evidence, errors)
@@ -54,20 +62,34 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
             "loaded": None if loaded is None else state is not None,
             "references": state["references"] if state else None,
             "used_by": state["used_by"] if state else [],
-            "options": _options(evidence, errors, module, loaded=state is not None, configuration=configuration, cmdline=cmdline, params=params),
+            "options": _options(
+                evidence,
+                errors,
+                module,
+                loaded=state is not None,
+                configuration=configuration,
+                cmdline=cmdline,
+                params=params,
+            ),
             "blacklisted": [command.source for command in configuration.blacklisted(module)],
         }
     facts["live_options"] = {module: _live_values(facts[module]["options"]) for module in MODULES}
     dwords = facts["nvidia"]["options"].get(_DWORDS, {})
     facts["registry_dwords"] = {
         "live": None if params is None else module_values.registry_dwords(str(params.get("RegistryDwords", ""))),
-        "configured": module_values.registry_dwords(str(dwords.get("configured") or "")) if configuration.complete else None,
+        "configured": module_values.registry_dwords(str(dwords.get("configured") or ""))
+        if configuration.complete
+        else None,
     }
     facts["pending_options"] = _pending(facts)
     facts["unsaved_options"] = _unsaved(facts, configuration.complete)
     facts["conflicting_options"] = _conflicts(configuration, cmdline)
     facts["forced_p2p"] = _forced_p2p(facts, dwords.get("source"))
-    facts["configuration"] = {"complete": configuration.complete, "files": len(configuration.files), "faults": configuration.faults}
+    facts["configuration"] = {
+        "complete": configuration.complete,
+        "files": len(configuration.files),
+        "faults": configuration.faults,
+    }
     facts["initramfs"] = initramfs.gather(evidence, errors, configuration)
     return facts
 
@@ -85,7 +107,9 @@ def loaded_modules(evidence: Evidence, errors: Errors) -> dict[str, dict[str, An
         fields = line.split()
         if len(fields) < 3:
             continue
-        users = [name for name in fields[3].split(",") if name not in ("", "-", "[permanent]")] if len(fields) > 3 else []
+        users = (
+            [name for name in fields[3].split(",") if name not in ("", "-", "[permanent]")] if len(fields) > 3 else []
+        )
         found[fields[0]] = {"references": int(fields[2]) if fields[2].isdigit() else None, "used_by": users}
     return found
 
@@ -108,7 +132,10 @@ def _nvidia_params(evidence: Evidence, errors: Errors, loaded: dict[str, Any] | 
 
 def _cmdline_options(evidence: Evidence) -> list[modprobe.Option]:
     parameters = kernel_cmdline.parse(evidence.read("/proc/cmdline").text)
-    return [modprobe.Option(module, name, value, "/proc/cmdline", 1) for module, name, value in kernel_cmdline.module_parameters(parameters)]
+    return [
+        modprobe.Option(module, name, value, "/proc/cmdline", 1)
+        for module, name, value in kernel_cmdline.module_parameters(parameters)
+    ]
 
 
 def _options(
@@ -152,14 +179,19 @@ def _equal(name: str, left: Any, right: Any) -> bool:
 
 
 def _with_dwords(options: list[modprobe.Option]) -> list[modprobe.Option]:
-    """The options, and those that the last RegistryDwords holds for a static option: `EnableResizableBar=1` in it shows up
+    """The options, and those that the last RegistryDwords holds for a static option: `EnableResizableBar=1` in it shows
+    up
     as the option of that name in the running driver."""
     dwords = [option for option in options if option.name == _DWORDS]
     if not dwords:
         return options
     last = dwords[-1]
     keys = module_values.registry_dwords(last.value or "")
-    return options + [modprobe.Option("nvidia", "NVreg_" + key, str(value), last.file, last.line) for key, value in keys.items() if key in _STATIC]
+    return options + [
+        modprobe.Option("nvidia", "NVreg_" + key, str(value), last.file, last.line)
+        for key, value in keys.items()
+        if key in _STATIC
+    ]
 
 
 def _live(evidence: Evidence, errors: Errors, module: str, name: str, params: dict[str, Any] | None) -> Any:
@@ -184,8 +216,23 @@ def _pending(facts: dict[str, Any]) -> list[dict[str, Any]]:
             if option["pending"]:
                 wanted = option["configured"] if option["cmdline"] is None else option["cmdline"]
                 source = option["source"] if option["cmdline"] is None else "/proc/cmdline"
-                text = "%s %s: %s in %s, %s in the running module" % (module, name, show(wanted), source, show(option["live"]))
-                found.append({"module": module, "name": name, "live": option["live"], "wanted": wanted, "source": source, "text": text})
+                text = "%s %s: %s in %s, %s in the running module" % (
+                    module,
+                    name,
+                    show(wanted),
+                    source,
+                    show(option["live"]),
+                )
+                found.append(
+                    {
+                        "module": module,
+                        "name": name,
+                        "live": option["live"],
+                        "wanted": wanted,
+                        "source": source,
+                        "text": text,
+                    }
+                )
     return found
 
 
@@ -196,7 +243,15 @@ def _unsaved(facts: dict[str, Any], complete: bool) -> list[dict[str, Any]] | No
     option = facts["nvidia_uvm"]["options"]["uvm_disable_hmm"]
     if option["live"] is True and option["configured"] is None and option["cmdline"] is None:
         text = "nvidia_uvm uvm_disable_hmm: Y in the running module, not configured anywhere"
-        return [{"module": "nvidia_uvm", "name": "uvm_disable_hmm", "live": True, "line": "options nvidia_uvm uvm_disable_hmm=1", "text": text}]
+        return [
+            {
+                "module": "nvidia_uvm",
+                "name": "uvm_disable_hmm",
+                "live": True,
+                "line": "options nvidia_uvm uvm_disable_hmm=1",
+                "text": text,
+            }
+        ]
     return []
 
 
@@ -222,8 +277,14 @@ def _forced_p2p(facts: dict[str, Any], source: str | None) -> list[dict[str, Any
     found: list[dict[str, Any]] = []
     for where, values in (("the running module", live or {}), (source, written or {})):
         for name, value in values.items():
-            if name in _FORCES_P2P and value not in _FORCES_P2P[name] and not any(item["name"] == name for item in found):
-                found.append({"name": name, "value": value, "where": where, "text": "%s=%s in %s" % (name, show(value), where)})
+            if (
+                name in _FORCES_P2P
+                and value not in _FORCES_P2P[name]
+                and not any(item["name"] == name for item in found)
+            ):
+                found.append(
+                    {"name": name, "value": value, "where": where, "text": "%s=%s in %s" % (name, show(value), where)}
+                )
     return found
 
 

@@ -1,8 +1,10 @@
 """Peer-to-peer (P2P) as the driver grants it: ``nvidia-smi topo -p2p``, one matrix for each capability.
 
-A granted pair is the first rung only: CUDA may still refuse it, and bytes may still not arrive (the probe looks at those). Statuses
-are NVML's (``nvmlGpuP2PStatus_t``); a cell that is missing, cut off or in no known spelling is unknown, never OK.
+A granted pair is the first rung only: CUDA may still refuse it, and bytes may still not arrive (the probe looks at
+those). Statuses are NVML's (``nvmlGpuP2PStatus_t``); a cell that is missing, cut off or in no known spelling is
+unknown, never OK.
 """
+
 from __future__ import annotations
 
 from typing import Any
@@ -55,8 +57,9 @@ def statuses(matrix: Matrix | None) -> Pairs:
 def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
     """Facts ``p2p``.
 
-    ``read``, ``write``, ``nvlink``, ``atomics``, ``pcie``: ``{source address: {destination address: status}}``, None if the matrix is not
-    known. And the computed facts of ``summary``. A GPU whose address is unknown is named by its label (``GPU3``).
+    ``read``, ``write``, ``nvlink``, ``atomics``, ``pcie``: ``{source address: {destination address: status}}``, None if
+    the matrix is not known. And the computed facts of ``summary``. A GPU whose address is unknown is named by its label
+    (``GPU3``).
     """
     names = gpus.indices(evidence)
     read: dict[str, Pairs | None] = {}
@@ -71,7 +74,9 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
                 errors.add(" ".join(answer.argv), "is cut off: no row of %s" % ", ".join(missing[:8]))
         elif answer.ok:
             said = (answer.text + " " + answer.error_text).split()
-            errors.add(" ".join(answer.argv), "exit code %s, no matrix: %s" % (answer.rc, " ".join(said)[:200] or "no output"))
+            errors.add(
+                " ".join(answer.argv), "exit code %s, no matrix: %s" % (answer.rc, " ".join(said)[:200] or "no output")
+            )
         else:
             errors.unanswered(answer, absent_is_fine=True)
             if answer.status in (ABSENT, HUNG, TIMEOUT):
@@ -82,14 +87,19 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
 def summary(read: dict[str, Pairs | None], names: dict[int, str]) -> dict[str, Any]:
     """The facts, from statuses by capability (see ``statuses``) and GPU index -> address.
 
-    ``gpu_count``, ``pair_count`` (directed); ``granted_pairs``, ``blocked_pairs``, ``unknown_pairs``: lists of ``{source, destination, …}``;
-    a blocked one has ``capability`` (``read`` or ``write``), ``status`` and ``meaning``. A pair is granted if it may be read and written.
-    ``unreadable_pairs``: the unknown ones that a matrix shows without a status; None while there is none, but a matrix that nobody has.
-    ``blocked_by_status``: ``[{status, meaning, count}]``, most frequent first. ``all_granted``, ``all_nvlink``: None while a pair is unknown.
+    ``gpu_count``, ``pair_count`` (directed); ``granted_pairs``, ``blocked_pairs``, ``unknown_pairs``: lists of
+    ``{source, destination, …}``; a blocked one has ``capability`` (``read`` or ``write``), ``status`` and ``meaning``.
+    A pair is granted if it may be read and written.
+    ``unreadable_pairs``: the unknown ones that a matrix shows without a status; None while there is none, but a matrix
+    that nobody has.
+    ``blocked_by_status``: ``[{status, meaning, count}]``, most frequent first. ``all_granted``, ``all_nvlink``: None
+    while a pair is unknown.
     ``nvlink_pairs``: pairs joined by NVLink.
     """
     every = (read.get("read"), read.get("write"))
-    indices = sorted({index for pairs in every if pairs for pair in pairs for index in pair} | (set(names) if any(every) else set()))
+    indices = sorted(
+        {index for pairs in every if pairs for pair in pairs for index in pair} | (set(names) if any(every) else set())
+    )
     facts: dict[str, Any] = {name: _by_address(read.get(name), names) for name in CAPABILITIES}
     if every == (None, None):
         # One GPU makes a matrix with no pair; no matrix at all leaves everything open.
@@ -103,14 +113,20 @@ def summary(read: dict[str, Pairs | None], names: dict[int, str]) -> dict[str, A
         seen = {name: (read.get(name) or {}).get(pair) for name in ("read", "write")}
         refused = next(((name, status) for name, status in seen.items() if status not in (None, "OK")), None)
         if refused is not None:
-            blocked.append({**where, "capability": refused[0], "status": refused[1], "meaning": MEANINGS[refused[1] or "U"]})
+            blocked.append(
+                {**where, "capability": refused[0], "status": refused[1], "meaning": MEANINGS[refused[1] or "U"]}
+            )
         elif all(status == "OK" for status in seen.values()):
             granted.append(where)
         else:
             unknown.append({**where, "unknown": [name for name, status in seen.items() if status is None]})
     nvlink = [(read.get("nvlink") or {}).get(pair) for pair in pairs]
     shown = {name for name in ("read", "write") if read.get(name) is not None}
-    unreadable = [{**pair, "unknown": [name for name in pair["unknown"] if name in shown]} for pair in unknown if shown & set(pair["unknown"])]
+    unreadable = [
+        {**pair, "unknown": [name for name in pair["unknown"] if name in shown]}
+        for pair in unknown
+        if shown & set(pair["unknown"])
+    ]
     return {
         **facts,
         "gpu_count": len(indices),
@@ -122,7 +138,9 @@ def summary(read: dict[str, Pairs | None], names: dict[int, str]) -> dict[str, A
         "blocked_by_status": _by_status(blocked),
         "all_granted": _all(len(pairs), len(granted), len(blocked)),
         "nvlink_pairs": [
-            {"source": _name(pair[0], names), "destination": _name(pair[1], names)} for pair, status in zip(pairs, nvlink) if status == "OK"
+            {"source": _name(pair[0], names), "destination": _name(pair[1], names)}
+            for pair, status in zip(pairs, nvlink)
+            if status == "OK"
         ],
         "all_nvlink": _all(len(pairs), nvlink.count("OK"), sum(1 for status in nvlink if status not in (None, "OK"))),
     }

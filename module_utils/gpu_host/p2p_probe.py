@@ -2,6 +2,7 @@
 
 The GPUs are touched only where nothing else works on them: the idle gate reads nvidia-smi first.
 """
+
 from __future__ import annotations
 
 import json
@@ -14,7 +15,11 @@ from .probe import all_reduce, cuda_results, pair_verdict
 from .probe.worker_run import PROBE_COMMAND
 
 APPS_COMMAND = ("nvidia-smi", "--query-compute-apps=pid,process_name,used_memory", "--format=csv,noheader,nounits")
-GPUS_COMMAND = ("nvidia-smi", "--query-gpu=pci.bus_id,memory.used,utilization.gpu,mig.mode.current", "--format=csv,noheader,nounits")
+GPUS_COMMAND = (
+    "nvidia-smi",
+    "--query-gpu=pci.bus_id,memory.used,utilization.gpu,mig.mode.current",
+    "--format=csv,noheader,nounits",
+)
 GATE_SECONDS = 30.0
 BUSY_MEMORY_MIB = 1024  # an idle GPU holds less, also with a display server on it
 BUSY_UTILIZATION_PERCENT = 5
@@ -26,24 +31,37 @@ LISTS = (
 )  # fmt: skip
 
 
-def facts(evidence: Evidence, params: dict[str, Any], errors: Errors, restrict: Callable[[], None] | None = None) -> dict[str, Any]:
+def facts(
+    evidence: Evidence, params: dict[str, Any], errors: Errors, restrict: Callable[[], None] | None = None
+) -> dict[str, Any]:
     """The dictionary `p2p_probe` (`host.probe` in checks): the same keys on every host, None for what is not known.
 
-    - ``ran``, ``skipped_reason``, ``complete`` (no pair is unmeasured), ``seconds``, ``stages`` (seconds by stage), ``gate`` (see `idle_gate`)
-    - ``cuda``: ``{initialised, result_code, result_name, function, hung, detail, library, library_error, seconds, driver_version, causes}``
-    - ``devices``: by PCI address ``{name, cuda_index, compute_capability, compute_mode, multiprocessors, opened: {memory_free_mib, buffer_mib, …},
+    - ``ran``, ``skipped_reason``, ``complete`` (no pair is unmeasured), ``seconds``, ``stages`` (seconds by stage),
+      ``gate`` (see `idle_gate`)
+    - ``cuda``: ``{initialised, result_code, result_name, function, hung, detail, library, library_error, seconds,
+      driver_version, causes}``
+    - ``devices``: by PCI address ``{name, cuda_index, compute_capability, compute_mode, multiprocessors, opened:
+      {memory_free_mib, buffer_mib, …},
       link: {speed_gt_s, width, max_speed_gt_s, max_width}, error, mig}``; the link is read while the GPU works
-    - ``pairs``: by ``"SOURCE->TARGET"`` (PCI addresses; the source writes) ``{claims: {can_access, access_supported, atomics, performance_rank},
-      driver_status: {read, write}, peer: {enabled, error}, delivered: {copy_engine, sm_store, sm_load}, control_delivered, bandwidth_gb_s: {copy,
-      copy_alone, both_ways, sm_store, sm_load, control_copy}, latency_us and control_latency_us: {copy_12k_back_to_back, copy_12k_synchronised,
-      flag_round_trip}, path, least_gb_s, least_basis, verdict, failed_rung, reason, error}``. Control: with peer access off. A delivery is as
-      `gpu_probe/deliver.py` gives it, a figure ``{median, min, max, iterations, size_mib | size_bytes, transfers, method}``
-    - ``loopback``: the same of a GPU with itself; ``many_to_one`` (by target) and ``all_at_once``: ``{bandwidth_gb_s, corrupt_pairs}``
+    - ``pairs``: by ``"SOURCE->TARGET"`` (PCI addresses; the source writes) ``{claims: {can_access, access_supported,
+      atomics, performance_rank},
+      driver_status: {read, write}, peer: {enabled, error}, delivered: {copy_engine, sm_store, sm_load},
+      control_delivered, bandwidth_gb_s: {copy, copy_alone, both_ways, sm_store, sm_load, control_copy}, latency_us and
+      control_latency_us: {copy_12k_back_to_back, copy_12k_synchronised, flag_round_trip}, path, least_gb_s,
+      least_basis, verdict, failed_rung, reason, error}``. Control: with peer access off. A delivery is as
+      `gpu_probe/deliver.py` gives it, a figure ``{median, min, max, iterations, size_mib | size_bytes, transfers,
+      method}``
+    - ``loopback``: the same of a GPU with itself; ``many_to_one`` (by target) and ``all_at_once``: ``{bandwidth_gb_s,
+      corrupt_pairs}``
     - ``all_usable``, ``all_delivered``, ``all_fast``: False if one pair fails, None while one is not measured
-    - ``verdicts``: ``{pairs, ok, …}`` counts; ``lowest_bandwidth_gb_s``; ``events``: stages that hung or broke (`probe_run._Child`)
-    - lists that a check asks to be empty (`LISTS`), each of directed pairs ("source->target"), of GPUs or of sentences: ``not_granted_pairs``,
-      ``unusable_pairs``, ``undelivered_pairs``, ``mirrored_pairs``, ``staged_pairs``, ``slow_pairs``, ``high_latency_pairs``, ``hung_pairs``,
-      ``unmeasured_pairs``, ``wrong_control_pairs``, ``one_way_pairs``, ``corrupt_under_load``, ``collapsed_under_load``, ``skipped_gpus``; and
+    - ``verdicts``: ``{pairs, ok, …}`` counts; ``lowest_bandwidth_gb_s``; ``events``: stages that hung or broke
+      (`probe_run._Child`)
+    - lists that a check asks to be empty (`LISTS`), each of directed pairs ("source->target"), of GPUs or of sentences:
+      ``not_granted_pairs``,
+      ``unusable_pairs``, ``undelivered_pairs``, ``mirrored_pairs``, ``staged_pairs``, ``slow_pairs``,
+      ``high_latency_pairs``, ``hung_pairs``,
+      ``unmeasured_pairs``, ``wrong_control_pairs``, ``one_way_pairs``, ``corrupt_under_load``,
+      ``collapsed_under_load``, ``skipped_gpus``; and
       ``explanations``: by list, a sentence with figures for each entry
     - ``collective``: see `probe_collective.facts`
 
@@ -66,7 +84,10 @@ def facts(evidence: Evidence, params: dict[str, Any], errors: Errors, restrict: 
     try:
         build(raw, result, _context(evidence, gate))
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        errors.add("p2p_probe", "its result has another shape than this version writes (%s: %s)" % (type(error).__name__, error))
+        errors.add(
+            "p2p_probe",
+            "its result has another shape than this version writes (%s: %s)" % (type(error).__name__, error),
+        )
         return {**_empty(), "gate": gate, "skipped_reason": "the probe's result cannot be read"}
     for name in ("unmeasured_pairs", "hung_pairs"):
         for sentence in result["explanations"][name][:4]:
@@ -92,11 +113,22 @@ def _collective(evidence: Evidence, params: dict[str, Any], result: dict[str, An
     if answer.status == NOT_CAPTURED:
         return all_reduce.facts(None, "this bundle holds no all-reduce")
     raw = _decoded(answer, errors)
-    return all_reduce.facts(raw if raw and raw.get("arms") else None, (raw or {}).get("reason") or "its result cannot be read")
+    return all_reduce.facts(
+        raw if raw and raw.get("arms") else None, (raw or {}).get("reason") or "its result cannot be read"
+    )
 
 
 def _empty() -> dict[str, Any]:
-    names = ("skipped_reason", "gate", "cuda", "all_at_once", "collective", "seconds", "verdicts", "lowest_bandwidth_gb_s")
+    names = (
+        "skipped_reason",
+        "gate",
+        "cuda",
+        "all_at_once",
+        "collective",
+        "seconds",
+        "verdicts",
+        "lowest_bandwidth_gb_s",
+    )
     result: dict[str, Any] = dict.fromkeys((*names, "all_usable", "all_delivered", "all_fast", "complete"))
     result.update(ran=False, devices={}, pairs={}, loopback={}, many_to_one={}, events=[], stages={})
     result.update((name, []) for name in LISTS)
@@ -115,14 +147,18 @@ def idle_gate(evidence: Evidence, errors: Errors) -> dict[str, Any]:
             errors.unanswered(answer)
             said = (answer.text or answer.error_text).strip().splitlines()
             gate["reason"] = "nothing says whether the GPUs are idle: nvidia-smi %s" % (
-                answer.reason or answer.status if not answer.ok else "exit status %s%s" % (answer.rc, ": " + said[0] if said else "")
+                answer.reason or answer.status
+                if not answer.ok
+                else "exit status %s%s" % (answer.rc, ": " + said[0] if said else "")
             )
             return gate
     for line in apps.text.splitlines():
         cells = [cell.strip() for cell in line.rsplit(",", 1)]
         if len(cells) == 2 and "," in cells[0]:
             pid, name = cells[0].split(",", 1)
-            gate["processes"].append({"pid": cuda_results.number(pid), "name": name.strip(), "memory_mib": cuda_results.number(cells[1])})
+            gate["processes"].append(
+                {"pid": cuda_results.number(pid), "name": name.strip(), "memory_mib": cuda_results.number(cells[1])}
+            )
     for line in gpus.text.splitlines():
         cells = [cell.strip() for cell in line.split(",")]
         if len(cells) == 4:
@@ -182,14 +218,22 @@ def build(raw: dict[str, Any], result: dict[str, Any], context: dict[str, Any]) 
     result["all_at_once"], result["seconds"] = raw.get("all_at_once"), raw.get("seconds")
     result["cuda"] = _cuda(raw)
     restricted = bool((raw.get("options") or {}).get("only_initialise"))
-    measured = any(pair.get("peer") or pair.get("error") for pair in result["pairs"].values()) or bool(result["loopback"])
+    measured = any(pair.get("peer") or pair.get("error") for pair in result["pairs"].values()) or bool(
+        result["loopback"]
+    )
     result["ran"] = measured and not restricted
     if restricted:
         result["skipped_reason"] = (result["gate"] or {}).get("reason")
     elif not result["ran"]:
         result["skipped_reason"] = _why_not(result)
     result["skipped_gpus"] = sorted(
-        "%s: %s" % (address, "MIG is on" if device.get("mig") else (device.get("error") or {}).get("name") or (device.get("error") or {}).get("kind"))
+        "%s: %s"
+        % (
+            address,
+            "MIG is on"
+            if device.get("mig")
+            else (device.get("error") or {}).get("name") or (device.get("error") or {}).get("kind"),
+        )
         for address, device in result["devices"].items()
         if device.get("error") or device.get("mig")
     )
@@ -201,11 +245,15 @@ def build(raw: dict[str, Any], result: dict[str, Any], context: dict[str, Any]) 
         pair["path"] = paths.get(source, {}).get(target)
         pair["driver_status"] = {way: statuses.get(source, {}).get(target) for way, statuses in granted.items()}
         ends = (result["devices"].get(source) or {}, result["devices"].get(target) or {})
-        least = pair_verdict.least_bandwidth(pair["path"], ends, (links.get(source) or {}).get("speed_gb_s"), context["in_guest"])
+        least = pair_verdict.least_bandwidth(
+            pair["path"], ends, (links.get(source) or {}).get("speed_gb_s"), context["in_guest"]
+        )
         pair["least_gb_s"], pair["least_basis"] = least["gb_s"], least["basis"]
         pair.update(pair_verdict.judge(pair, least))
         if pair["verdict"] == "unknown":
-            pair["reason"] = next((gpu for gpu in result["skipped_gpus"] if gpu.partition(": ")[0] in (source, target)), pair["reason"])
+            pair["reason"] = next(
+                (gpu for gpu in result["skipped_gpus"] if gpu.partition(": ")[0] in (source, target)), pair["reason"]
+            )
     _lists(result, restricted)
     return result
 
@@ -223,12 +271,21 @@ def _why_not(result: dict[str, Any]) -> str:
 
 
 def _cuda(raw: dict[str, Any]) -> dict[str, Any]:
-    """``{initialised, result_code, result_name, hung, library, library_error, seconds, driver_version, causes, detail}``."""
+    """``{initialised, result_code, result_name, hung, library, library_error, seconds, driver_version, causes,
+    detail}``."""
     found = raw.get("cuda") or {}
-    event = next((event for event in raw.get("events") or () if event["stage"] in ("start", "load libcuda.so.1", "cuInit")), None)
+    event = next(
+        (event for event in raw.get("events") or () if event["stage"] in ("start", "load libcuda.so.1", "cuInit")), None
+    )
     error = found.get("error") or {}
     cuda = {name: found.get(name) for name in ("initialised", "library", "library_error", "seconds", "driver_version")}
-    cuda.update(result_code=error.get("code"), result_name=error.get("name"), function=error.get("function"), hung=False, detail=None)
+    cuda.update(
+        result_code=error.get("code"),
+        result_name=error.get("name"),
+        function=error.get("function"),
+        hung=False,
+        detail=None,
+    )
     cuda["causes"] = cuda_results.of_code(error.get("code"))
     if found.get("library_error"):
         cuda["causes"] = list(cuda_results.MISSING_LIBRARY_CAUSES)
@@ -243,13 +300,18 @@ def _cuda(raw: dict[str, Any]) -> dict[str, Any]:
 
 
 def _context(evidence: Evidence, gate: dict[str, Any]) -> dict[str, Any]:
-    """What else the verdicts need, by the readers of their subjects: ``{topology, p2p, in_guest}``. Their errors are told by gpu_facts."""
+    """What else the verdicts need, by the readers of their subjects: ``{topology, p2p, in_guest}``. Their errors are
+    told by gpu_facts."""
     if gate["busy"] is None:  # nvidia-smi does not answer: each command would cost its whole limit again
         return {"topology": {}, "p2p": {}, "in_guest": _in_guest(evidence)}
     for reader in (topology, p2p):
         for argv, limit in reader.COMMANDS:
             evidence.start(argv, limit)
-    return {"topology": topology.gather(evidence, Errors("topology")), "p2p": p2p.gather(evidence, Errors("p2p")), "in_guest": _in_guest(evidence)}
+    return {
+        "topology": topology.gather(evidence, Errors("topology")),
+        "p2p": p2p.gather(evidence, Errors("p2p")),
+        "in_guest": _in_guest(evidence),
+    }
 
 
 def _lists(result: dict[str, Any], restricted: bool) -> None:
@@ -288,7 +350,9 @@ def _lists(result: dict[str, Any], restricted: bool) -> None:
     left = result["unmeasured_pairs"] or restricted or not pairs
     result["complete"] = not left
     result["all_usable"] = _all(result["not_granted_pairs"] + result["unusable_pairs"], left)
-    result["all_delivered"] = _all(result["undelivered_pairs"] + result["hung_pairs"] + result["wrong_control_pairs"], left)
+    result["all_delivered"] = _all(
+        result["undelivered_pairs"] + result["hung_pairs"] + result["wrong_control_pairs"], left
+    )
     result["all_fast"] = _all(result["staged_pairs"] + result["slow_pairs"], left or result["hung_pairs"])
     _load(result)
 
@@ -299,22 +363,33 @@ def _all(failing: list[str], left: Any) -> bool | None:
 
 def _load(result: dict[str, Any]) -> None:
     pairs = result["pairs"]
-    rates = {name: pair_verdict.median(pair.get("bandwidth_gb_s"), "copy_alone", "copy") for name, pair in pairs.items()}
+    rates = {
+        name: pair_verdict.median(pair.get("bandwidth_gb_s"), "copy_alone", "copy") for name, pair in pairs.items()
+    }
     for target, found in sorted(result["many_to_one"].items()):
         result["corrupt_under_load"] += found.get("corrupt_pairs") or []
         best = max((rate for name, rate in rates.items() if rate and name.endswith("->" + target)), default=None)
         total = pair_verdict.median(found, "bandwidth_gb_s")
         if best and total is not None and total < pair_verdict.MANY_TO_ONE_SHARE * best:
-            result["collapsed_under_load"].append("all others to %s: %.3g GB/s together, one alone %.3g" % (target, total, best))
+            result["collapsed_under_load"].append(
+                "all others to %s: %.3g GB/s together, one alone %.3g" % (target, total, best)
+            )
     for event in result["events"]:
         if event["stage"] in ("all write to one", "all pairs at once"):
-            result["collapsed_under_load"].append("%s: %s after %s s" % (event["stage"], event["kind"], event["seconds"]))
+            result["collapsed_under_load"].append(
+                "%s: %s after %s s" % (event["stage"], event["kind"], event["seconds"])
+            )
     every = result["all_at_once"] or {}
     result["corrupt_under_load"] = sorted(set(result["corrupt_under_load"]) | set(every.get("corrupt_pairs") or []))
     known = sorted(rate for rate in rates.values() if rate)
     total = pair_verdict.median(every, "bandwidth_gb_s")
     gpus = len({pair["source"] for pair in pairs.values()})
-    if known and total is not None and gpus > 2 and total < pair_verdict.ALL_AT_ONCE_SHARE * gpus * known[len(known) // 2]:
+    if (
+        known
+        and total is not None
+        and gpus > 2
+        and total < pair_verdict.ALL_AT_ONCE_SHARE * gpus * known[len(known) // 2]
+    ):
         result["collapsed_under_load"].append(
             "all pairs at once: %.3g GB/s together, one pair alone %.3g" % (total, known[len(known) // 2])
         )

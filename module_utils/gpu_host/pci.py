@@ -1,8 +1,10 @@
-"""PCI: the NVIDIA GPUs on the bus, the bridges above them, and how each pair is connected. From sysfs and configuration space.
+"""PCI: the NVIDIA GPUs on the bus, the bridges above them, and how each pair is connected. From sysfs and configuration
+space.
 
 The PCI bus shows GPUs whether or not a driver is loaded, so these facts hold where nvidia-smi has no answer. In a
 container, and so in an LXC guest, they are the host's.
 """
+
 from __future__ import annotations
 
 from typing import Any
@@ -36,19 +38,19 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
     """The facts below; every key None if neither sysfs nor an lspci listing is at hand.
 
     - ``gpus``: by address {name, vendor_id, device_id, subsystem_id, class, driver ("" if unbound), bound, numa_node,
-      numa_stated (False: the firmware names none), iommu_group ("" if none), express (False: shown as a conventional PCI
-      device), link {speed_gt_s, width, max_speed_gt_s, max_width}, bars [{index, kind, size_mib, assigned, prefetchable,
-      bits}], resizable_bars [{index, size_mib, max_size_mib}], path [bridges, root port first], root_complex,
-      audio {address, driver} or None}
+      numa_stated (False: the firmware names none), iommu_group ("" if none), express (False: shown as a conventional
+      PCI device), link {speed_gt_s, width, max_speed_gt_s, max_width}, bars [{index, kind, size_mib, assigned,
+      prefetchable, bits}], resizable_bars [{index, size_mib, max_size_mib}], path [bridges, root port first],
+      root_complex, audio {address, driver} or None}
     - ``bridges``: by address {kind: root_port | upstream | downstream | pci_bridge, vendor_id, device_id, driver,
       secondary_bus, numa_node, link, acs {present, control {bit: bool}, control_raw, redirects}}
-    - ``pairs``: [{gpus: [a, b], relation: same_switch | same_bridge | same_root_complex | different_root_complex, common,
-      turn_ports}]
+    - ``pairs``: [{gpus: [a, b], relation: same_switch | same_bridge | same_root_complex | different_root_complex,
+      common, turn_ports}]
     - ``nvswitches``: [address]; ``host_bridge``: "8086:1237"; ``source``: sysfs | lspci
     - ``unassigned_bars``: [{gpu, index, size_mib}], memory BARs only: the driver does without the I/O BAR
     - ``unbound_gpus``, ``vfio_gpus``, ``gpus_without_numa_node``: [address]; ``foreign_driver_gpus``: [{gpu, driver}]
-    - ``width_reduced``: [{address, width, max_width, port, port_max_width, gpus}]: links of GPUs and of switches above them
-      that run on fewer lanes than the device has. Speed is left out: an idle GPU lowers it.
+    - ``width_reduced``: [{address, width, max_width, port, port_max_width, gpus}]: links of GPUs and of switches above
+      them that run on fewer lanes than the device has. Speed is left out: an idle GPU lowers it.
     - ``acs_unreadable``: [address] of ports that decide about a pair
     - ``redirecting_switch_ports``, ``redirecting_root_ports``: see acs.redirecting
 
@@ -61,10 +63,19 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
     for address in sorted(interesting(devices)):
         pci_devices.add_detail(evidence, devices[address], errors)
     facts = {**assemble(devices), "source": "sysfs"}
-    cut = sum(1 for device in devices.values() if config_space.HEADER_BYTES <= device.get("config_bytes", 0) < config_space.CONVENTIONAL_BYTES)
+    cut = sum(
+        1
+        for device in devices.values()
+        if config_space.HEADER_BYTES <= device.get("config_bytes", 0) < config_space.CONVENTIONAL_BYTES
+    )
     if cut:
-        problem = "only the first 64 bytes of configuration space are readable without root (in a container: without root on its host)"
-        errors.add(pci_devices.DEVICES + "/*/config", "%s: link and ACS of %d devices" % (problem, cut), needs_root=True)
+        problem = (
+            "only the first 64 bytes of configuration space are readable without root (in a container: without "
+            "root on its host)"
+        )
+        errors.add(
+            pci_devices.DEVICES + "/*/config", "%s: link and ACS of %d devices" % (problem, cut), needs_root=True
+        )
     return facts
 
 
@@ -92,15 +103,23 @@ def assemble(devices: dict[str, dict[str, Any]]) -> dict[str, Any]:
         "gpus": gpus,
         "bridges": bridges,
         "pairs": pairs,
-        "nvswitches": sorted(address for address, device in devices.items() if pci_names.is_nvswitch(device["vendor"], device["class"])),
+        "nvswitches": sorted(
+            address for address, device in devices.items() if pci_names.is_nvswitch(device["vendor"], device["class"])
+        ),
         "host_bridge": "%s:%s" % (bridge["vendor"], bridge["device"]) if identified else None,
         "unassigned_bars": _unassigned(gpus),
         "unbound_gpus": _listed(gpus, lambda gpu: gpu["bound"] is False, lambda gpu: gpu["bound"] is None),
         "vfio_gpus": _listed(gpus, lambda gpu: gpu["driver"] == VFIO_DRIVER, lambda gpu: gpu["bound"] is None),
         "foreign_driver_gpus": _foreign(gpus),
-        "gpus_without_numa_node": _listed(gpus, lambda gpu: gpu["numa_stated"] is False, lambda gpu: gpu["numa_stated"] is None),
+        "gpus_without_numa_node": _listed(
+            gpus, lambda gpu: gpu["numa_stated"] is False, lambda gpu: gpu["numa_stated"] is None
+        ),
         "width_reduced": _width_reduced(gpus, bridges),
-        "acs_unreadable": [port for port in turn_ports if (bridges.get(port) or {"acs": {"redirects": None}})["acs"]["redirects"] is None],
+        "acs_unreadable": [
+            port
+            for port in turn_ports
+            if (bridges.get(port) or {"acs": {"redirects": None}})["acs"]["redirects"] is None
+        ],
         "redirecting_switch_ports": acs.redirecting(pairs, bridges, below_switch=True),
         "redirecting_root_ports": acs.redirecting(pairs, bridges, below_switch=False),
     }
@@ -130,7 +149,9 @@ def _gpu(device: dict[str, Any], devices: dict[str, dict[str, Any]]) -> dict[str
         "iommu_group": device.get("iommu_group"),
         "express": link.get("express"),
         "link": {name: link.get(name) for name in ("speed_gt_s", "width", "max_speed_gt_s", "max_width")},
-        "bars": None if bars is None else [{name: value for name, value in bar.items() if name != "start"} for bar in bars],
+        "bars": None
+        if bars is None
+        else [{name: value for name, value in bar.items() if name != "start"} for bar in bars],
         "resizable_bars": config.get("resizable_bars"),
         "path": device["path"],
         "root_complex": device["root_complex"],
@@ -167,10 +188,13 @@ def _unassigned(gpus: dict[str, dict[str, Any]]) -> list[dict[str, Any]] | None:
         for bar in gpu["bars"] or []
         if bar["kind"] == "memory" and not bar["assigned"]
     ]
-    # A GPU without a single memory BAR is no GPU: its resource file could not be understood. Where BARs cannot be seen, the
-    # driver vouches for them: it refuses to bind to a GPU whose BARs have no address ("This PCI I/O region assigned to
-    # your NVIDIA device is invalid", nv_pci_validate_bars in open-gpu-kernel-modules/kernel-open/nvidia/nv-pci.c).
-    seen = [any(bar["kind"] == "memory" for bar in gpu["bars"] or []) or gpu["driver"] == NVIDIA_DRIVER for gpu in gpus.values()]
+    # A GPU without a single memory BAR is no GPU: its resource file could not be understood. Where BARs cannot be seen,
+    # the driver vouches for them: it refuses to bind to a GPU whose BARs have no address ("This PCI I/O region assigned
+    # to your NVIDIA device is invalid", nv_pci_validate_bars in open-gpu-kernel-modules/kernel-open/nvidia/nv-pci.c).
+    seen = [
+        any(bar["kind"] == "memory" for bar in gpu["bars"] or []) or gpu["driver"] == NVIDIA_DRIVER
+        for gpu in gpus.values()
+    ]
     return found or ([] if all(seen) else None)
 
 
@@ -207,7 +231,15 @@ def _width_reduced(gpus: dict[str, dict[str, Any]], bridges: dict[str, dict[str,
             port = chain[position - 1] if position else None
             port_widest = bridges[port]["link"]["max_width"] if port in bridges else None
             entry = found.setdefault(
-                at, {"address": at, "width": width, "max_width": widest, "port": port, "port_max_width": port_widest, "gpus": []}
+                at,
+                {
+                    "address": at,
+                    "width": width,
+                    "max_width": widest,
+                    "port": port,
+                    "port_max_width": port_widest,
+                    "gpus": [],
+                },
             )
             entry["gpus"].append(address)
     return list(found.values()) or (None if unknown else [])

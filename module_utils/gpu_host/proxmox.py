@@ -1,4 +1,5 @@
 """Facts of a Proxmox VE host: how it boots, its GPUs, and every guest that has one."""
+
 from __future__ import annotations
 
 import re
@@ -13,7 +14,20 @@ from .pve import card_claims, node_boot, node_driver, node_guests
 
 SCHEMA = 1
 COMMANDS = [(["pveversion"], 20.0)]
-KEYS = ("is_proxmox", "node", "version", "kernel", "boot", "iommu_on", "driver", "at_boot", "vfio_ids", "gpus", "vms", "containers")
+KEYS = (
+    "is_proxmox",
+    "node",
+    "version",
+    "kernel",
+    "boot",
+    "iommu_on",
+    "driver",
+    "at_boot",
+    "vfio_ids",
+    "gpus",
+    "vms",
+    "containers",
+)
 COMPUTED = (
     "claimed_twice",
     "driver_conflicts",
@@ -25,20 +39,23 @@ COMPUTED = (
     "needs_iommu",
 )
 # Parameters that take the isolation away on which passing a card to a VM rests.
-_WEAKENS_ISOLATION = re.compile(r"pcie_acs_override=|pci=.*(disable_acs_redir|config_acs)|vfio_iommu_type1\.allow_unsafe_interrupts=1")
+_WEAKENS_ISOLATION = re.compile(
+    r"pcie_acs_override=|pci=.*(disable_acs_redir|config_acs)|vfio_iommu_type1\.allow_unsafe_interrupts=1"
+)
 
 
 def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
-    """Facts of a Proxmox VE host; every key is there always, None for unknown. On another host `is_proxmox` is False and the rest None.
+    """Facts of a Proxmox VE host; every key is there always, None for unknown. On another host `is_proxmox` is False
+    and the rest None.
 
     `node`, `version`, `kernel`; `boot`, `driver`, `at_boot`, `gpus`, `vms`, `containers`: see below. `iommu_on`;
-    `vfio_ids`: "vendor:device" -> the file that gives it to vfio-pci at boot. Lists of offenders, as sentences: `claimed_twice`,
-    `driver_conflicts`, `shared_groups`, `vms_not_ready_for_p2p`, `faults` (of guests' configurations, with file and line),
-    `isolation_weakened` (kernel parameters). `needs_nodes_at_boot`: a container with GPUs starts at boot; `needs_iommu`: a VM has
-    GPUs. `errors` as everywhere.
+    `vfio_ids`: "vendor:device" -> the file that gives it to vfio-pci at boot. Lists of offenders, as sentences:
+    `claimed_twice`, `driver_conflicts`, `shared_groups`, `vms_not_ready_for_p2p`, `faults` (of guests' configurations,
+    with file and line), `isolation_weakened` (kernel parameters). `needs_nodes_at_boot`: a container with GPUs starts
+    at boot; `needs_iommu`: a VM has GPUs. `errors` as everywhere.
 
-    The guests are read from their files, not through `qm config` and `pct config`: those show pending values as if they were in
-    force unless asked otherwise, need a second for each guest, and read the same files.
+    The guests are read from their files, not through `qm config` and `pct config`: those show pending values as if they
+    were in force unless asked otherwise, need a second for each guest, and read the same files.
     """
     facts: dict[str, Any] = dict.fromkeys((*KEYS, *COMPUTED))
     cluster = evidence.list("/etc/pve")
@@ -72,14 +89,18 @@ def _iommu_on(evidence: Evidence, errors: Errors) -> bool | None:
 
 def _guests_and_cards(evidence: Evidence, errors: Errors, facts: dict[str, Any]) -> None:
     devices = pci_devices.inventory(evidence, errors)
-    cards = {address: device for address, device in (devices or {}).items() if is_gpu(device["vendor"], device["class"])}
+    cards = {
+        address: device for address, device in (devices or {}).items() if is_gpu(device["vendor"], device["class"])
+    }
     for device in cards.values():
         pci_devices.add_detail(evidence, device, errors)
     facts["vms"] = node_guests.vms(evidence, errors, facts["node"], devices)
     facts["containers"] = node_guests.containers(evidence, errors, facts["driver"])
     vms, containers = facts["vms"] or {}, facts["containers"] or {}
     if facts["vms"] is not None and facts["containers"] is not None:
-        facts["faults"] = [fault for guest in (*vms.values(), *containers.values()) for fault in guest.get("faults", [])]
+        facts["faults"] = [
+            fault for guest in (*vms.values(), *containers.values()) for fault in guest.get("faults", [])
+        ]
     if facts["vms"] is not None:
         facts["vms_not_ready_for_p2p"] = _not_ready(vms)
         facts["needs_iommu"] = any(vm["gpus"] for vm in vms.values())
@@ -119,7 +140,10 @@ def gather_host(evidence: Evidence) -> dict[str, Any]:
         facts = gather(evidence, errors)
     except Exception as error:  # a fault of ours must not stop the play
         facts = dict.fromkeys((*KEYS, *COMPUTED))
-        errors.add("module_utils/gpu_host", "a fault in the reader of proxmox: %s: %s; please report it" % (type(error).__name__, error))
+        errors.add(
+            "module_utils/gpu_host",
+            "a fault in the reader of proxmox: %s: %s; please report it" % (type(error).__name__, error),
+        )
     manifest = getattr(evidence, "manifest", None)
     facts["errors"] = errors.entries
     facts["evidence"] = {
@@ -135,8 +159,9 @@ def gather_host(evidence: Evidence) -> dict[str, Any]:
 def for_guest(facts: dict[str, Any] | None, host: str, vmid: Any) -> dict[str, Any]:
     """What the checks of a guest see as `host.hypervisor`: the host's facts without its other guests, and
 
-    `name`, its name in the inventory; `vmid`; `guest`, the entry of this VMID (None if there is none, or the guests are unknown);
-    `has_guest` (None: unknown); `gives`: "vm" or "lxc" where that guest gets GPUs from the host, "" where it gets none.
+    `name`, its name in the inventory; `vmid`; `guest`, the entry of this VMID (None if there is none, or the guests are
+    unknown); `has_guest` (None: unknown); `gives`: "vm" or "lxc" where that guest gets GPUs from the host, "" where it
+    gets none.
     """
     known = facts or dict.fromkeys((*KEYS, *COMPUTED))
     number = str(vmid)
@@ -145,4 +170,11 @@ def for_guest(facts: dict[str, Any] | None, host: str, vmid: Any) -> dict[str, A
     view = {key: value for key, value in known.items() if key not in ("vms", "containers")}
     listed = vms is not None and containers is not None
     gives = guest["type"] if guest and guest["gpu_count"] != 0 else ""
-    return {**view, "name": host, "vmid": number, "guest": guest, "has_guest": True if guest else (False if listed else None), "gives": gives}
+    return {
+        **view,
+        "name": host,
+        "vmid": number,
+        "guest": guest,
+        "has_guest": True if guest else (False if listed else None),
+        "gives": gives,
+    }

@@ -1,4 +1,6 @@
-"""The system under the GPUs: NUMA nodes, memory, /dev/shm, locked-memory limit, NUMA balancing, CPU frequency governor, release."""
+"""The system under the GPUs: NUMA nodes, memory, /dev/shm, locked-memory limit, NUMA balancing, CPU frequency governor,
+release."""
+
 from __future__ import annotations
 
 import re
@@ -7,7 +9,7 @@ from typing import Any
 from .evidence.errors import Errors
 from .evidence.interface import ABSENT, Evidence
 
-DEV_SHM = "/dev/shm"  # noqa: S108 - the mount is looked at, nothing is written there
+DEV_SHM = "/dev/shm"  # noqa: S108  the mount is looked at, nothing is written there
 COMMANDS = [(["df", "-kP", DEV_SHM], 10.0)]
 NODES = "/sys/devices/system/node"
 POLICIES = "/sys/devices/system/cpu/cpufreq"
@@ -22,8 +24,10 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
 
     - ``numa_nodes``: {number: {cpus: "0-31", memory_mib}}; ``memory_mib``: total
     - ``dev_shm``: {mounted, size_mib, available_mib, filesystem}
-    - ``memlock``: {own_kib, init_kib, systemd_default}: soft limits in KiB or "unlimited"; systemd_default as written, "" if not set
-    - ``numa_balancing``: True | False; ``cpu_governors``: [name], [] where the kernel offers none (as in a virtual machine)
+    - ``memlock``: {own_kib, init_kib, systemd_default}: soft limits in KiB or "unlimited"; systemd_default as written,
+      "" if not set
+    - ``numa_balancing``: True | False; ``cpu_governors``: [name], [] where the kernel offers none (as in a virtual
+      machine)
     - ``os``: {id, version, name}; ``uptime_s``, ``booted_at`` (seconds since the epoch)
     """
     return {
@@ -57,7 +61,10 @@ def _numa_nodes(evidence: Evidence, errors: Errors) -> dict[str, dict[str, Any]]
         errors.unanswered(cpus)
         errors.unanswered(memory)
         total = re.search(r"MemTotal:\s+(\d+) kB", memory.text)
-        nodes[name[4:]] = {"cpus": cpus.text.strip() if cpus.ok else None, "memory_mib": int(total.group(1)) // 1024 if total else None}
+        nodes[name[4:]] = {
+            "cpus": cpus.text.strip() if cpus.ok else None,
+            "memory_mib": int(total.group(1)) // 1024 if total else None,
+        }
     return nodes
 
 
@@ -75,7 +82,9 @@ def _dev_shm(evidence: Evidence, errors: Errors) -> dict[str, Any]:
     options = ""
     if mounts.ok:
         # The last mount on a path is the one that is seen.
-        rows = [row for row in (line.split() for line in mounts.text.splitlines()) if len(row) >= 4 and row[1] == DEV_SHM]
+        rows = [
+            row for row in (line.split() for line in mounts.text.splitlines()) if len(row) >= 4 and row[1] == DEV_SHM
+        ]
         found["mounted"] = bool(rows)
         if rows:
             found["filesystem"], options = rows[-1][2], rows[-1][3]

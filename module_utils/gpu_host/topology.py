@@ -1,7 +1,10 @@
-"""How the GPUs are connected: ``nvidia-smi topo -m`` (path class of each pair, NICs, CPU and NUMA affinity) and NVLink links.
+"""How the GPUs are connected: ``nvidia-smi topo -m`` (path class of each pair, NICs, CPU and NUMA affinity) and NVLink
+links.
 
-In a virtual machine the classes are those of the emulated machine, not of the hardware. Whether P2P works must not be read from them.
+In a virtual machine the classes are those of the emulated machine, not of the hardware. Whether P2P works must not be
+read from them.
 """
+
 from __future__ import annotations
 
 import re
@@ -25,7 +28,8 @@ _CELL = re.compile(r"NV(\d{1,3})")
 
 
 def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
-    """Facts ``topology``: those of ``summary``, and ``nvlink``: ``{address: {links, active, inactive, unknown, speed_gb_s}}`` or None."""
+    """Facts ``topology``: those of ``summary``, and ``nvlink``: ``{address: {links, active, inactive, unknown,
+    speed_gb_s}}`` or None."""
     names = gpus.indices(evidence)
     answer = evidence.run(MATRIX, LIMIT_SECONDS)
     matrix = topo_matrix.parse(answer.stdout) if answer.ok and answer.rc == 0 else None
@@ -59,10 +63,11 @@ def _nvlink(evidence: Evidence, names: dict[int, str], errors: Errors) -> dict[s
 def summary(matrix: Matrix | None, names: dict[int, str]) -> dict[str, Any]:
     """The facts of a matrix and GPU index -> address; every value None if there is no matrix.
 
-    ``links``: ``{address: {address or NIC: class}}``. ``pairs``: ``[{a, b, class, nvlinks}]``, each pair once, `class` one of CLASSES;
+    ``links``: ``{address: {address or NIC: class}}``. ``pairs``: ``[{a, b, class, nvlinks}]``, each pair once, `class`
+    one of CLASSES;
     ``unknown_pairs``; ``class_counts``; ``worst_class``; ``pairs_beyond``: class -> the pairs that are farther apart.
-    ``nics``: label -> device name. ``gpus``: ``{address: {index, cpu_affinity, numa_node, gpu_numa_node}}``: a node is a number, ``"n/a"`` or
-    None. ``gpu_numa_nodes``: the nodes that the GPUs are on; ``gpus_without_numa_node``.
+    ``nics``: label -> device name. ``gpus``: ``{address: {index, cpu_affinity, numa_node, gpu_numa_node}}``: a node is
+    a number, ``"n/a"`` or None. ``gpu_numa_nodes``: the nodes that the GPUs are on; ``gpus_without_numa_node``.
     """
     if matrix is None:
         return dict.fromkeys(_KEYS)
@@ -72,7 +77,8 @@ def summary(matrix: Matrix | None, names: dict[int, str]) -> dict[str, Any]:
     unknown: list[dict[str, str]] = []
     for position, first in enumerate(indices):
         for second in indices[position + 1 :]:
-            # Both halves of the matrix say it; a pair counts as known only if the one that is readable is not contradicted.
+            # Both halves of the matrix say it; a pair counts as known only if the one that is readable is not
+            # contradicted.
             seen = {cells.get("GPU%d" % a, {}).get("GPU%d" % b) for a, b in ((first, second), (second, first))} - {None}
             where = {"a": _name("GPU%d" % first, names), "b": _name("GPU%d" % second, names)}
             if len(seen) != 1:
@@ -85,12 +91,23 @@ def summary(matrix: Matrix | None, names: dict[int, str]) -> dict[str, Any]:
     ranks = {name: rank for rank, name in enumerate(CLASSES)}
     nodes = [facts["numa_node"] for facts in affinity.values()]
     return {
-        "links": {_name(label, names): {_name(other, names): cell for other, cell in row.items()} for label, row in cells.items()},
+        "links": {
+            _name(label, names): {_name(other, names): cell for other, cell in row.items()}
+            for label, row in cells.items()
+        },
         "pairs": pairs,
         "unknown_pairs": unknown,
-        "class_counts": {name: sum(1 for pair in pairs if pair["class"] == name) for name in CLASSES if any(pair["class"] == name for pair in pairs)},
-        "worst_class": None if unknown or not pairs else max((pair["class"] for pair in pairs), key=lambda name: ranks[name]),
-        "pairs_beyond": None if unknown else {name: [pair for pair in pairs if ranks[pair["class"]] > ranks[name]] for name in CLASSES},
+        "class_counts": {
+            name: sum(1 for pair in pairs if pair["class"] == name)
+            for name in CLASSES
+            if any(pair["class"] == name for pair in pairs)
+        },
+        "worst_class": None
+        if unknown or not pairs
+        else max((pair["class"] for pair in pairs), key=lambda name: ranks[name]),
+        "pairs_beyond": None
+        if unknown
+        else {name: [pair for pair in pairs if ranks[pair["class"]] > ranks[name]] for name in CLASSES},
         "nics": {label: matrix.nics.get(label, label) for label in matrix.columns if not label.startswith("GPU")},
         "gpus": affinity,
         "gpu_numa_nodes": None if None in nodes else sorted({node for node in nodes if isinstance(node, int)}),
@@ -131,7 +148,8 @@ def _cells(matrix: Matrix, label: str) -> dict[str, str]:
 
 
 def _affinity(matrix: Matrix, index: int) -> dict[str, Any]:
-    """What stands behind the cells of a row. With tabs, empty cells keep their place; the row has one tab more than its headings."""
+    """What stands behind the cells of a row. With tabs, empty cells keep their place; the row has one tab more than its
+    headings."""
     rest = matrix.rows.get("GPU%d" % index, [])[len(matrix.columns) :] if matrix.headings else []
     cpus, numa = [*rest, "", ""][:2]
     own = next((cell for cell in reversed(rest[2:]) if cell), "")

@@ -1,7 +1,9 @@
-"""Where this system runs: on the metal, in a virtual machine (which, with which chipset and CPU), in an LXC or another container.
+"""Where this system runs: on the metal, in a virtual machine (which, with which chipset and CPU), in an LXC or another
+container.
 
 The remedy for a fault lies on the machine that owns it, so nearly every check asks for the placement first.
 """
+
 from __future__ import annotations
 
 import re
@@ -13,7 +15,15 @@ from .pcie import pci_devices, pci_names
 
 COMMANDS = [(["systemd-detect-virt", "--vm"], 10.0), (["systemd-detect-virt", "--container"], 10.0), (["lscpu"], 10.0)]
 DMI = "/sys/class/dmi/id"
-DMI_NAMES = ("sys_vendor", "product_name", "product_version", "board_vendor", "board_name", "bios_vendor", "bios_version")
+DMI_NAMES = (
+    "sys_vendor",
+    "product_name",
+    "product_version",
+    "board_vendor",
+    "board_name",
+    "bios_vendor",
+    "bios_version",
+)
 CLOCKSOURCES = "/sys/devices/system/clocksource/clocksource0/available_clocksource"
 
 # systemd-detect-virt's words (man page of 257) that mean KVM or QEMU underneath.
@@ -38,22 +48,27 @@ QEMU_VENDOR = "1b36"
 
 # Names that QEMU gives to CPU models other than `host`.
 GENERIC_CPU = re.compile(r"QEMU Virtual CPU|Common (?:32-bit )?KVM processor|QEMU TCG CPU", re.I)
-NAMED_CPU = re.compile(r"^(?:AMD EPYC(?:-\w+)?(?: v\d)? Processor|Intel (?:Xeon|Core) Processor \(\w|Intel Xeon Processor$)")
+NAMED_CPU = re.compile(
+    r"^(?:AMD EPYC(?:-\w+)?(?: v\d)? Processor|Intel (?:Xeon|Core) Processor \(\w|Intel Xeon Processor$)"
+)
 
 
 def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
     """The facts:
 
     - ``placement``: bare_metal | kvm | vm (a virtual machine of another hypervisor) | lxc | container | None
-    - ``container``: lxc, docker, podman, kubernetes, systemd-nspawn, … or "" (in none); ``vm``: True | False | None, also from
-      inside a container; ``hypervisor``: kvm, qemu, amazon, google, firecracker, cloud_hypervisor, vmware, microsoft, … or ""
-      (none); None: unknown
+    - ``container``: lxc, docker, podman, kubernetes, systemd-nspawn, … or "" (in none); ``vm``: True | False | None,
+      also from inside a container; ``hypervisor``: kvm, qemu, amazon, google, firecracker, cloud_hypervisor, vmware,
+      microsoft, … or "" (none); None: unknown
     - ``vendor``: DMI's maker of the machine; ``dmi``: {name: text or None}
     - ``host_facts``: True in a container: DMI, PCI, kernel and command line are those of its host
-    - ``chipset``: i440fx | q35 | other | None, of a virtual machine only; ``chipset_reason``: why it is unknown or what it follows from
-    - ``cpu``: {vendor, model_name, family, model, hypervisor_flag, kind: host | named | generic}: `named` and `generic` are
-      QEMU's own models; ``hypervisor_hidden``: a QEMU machine whose CPU shows no hypervisor signature (kvm=off, hidden=1)
-    - ``hypervisor_is_proxmox``: this very system is a Proxmox VE host; ``pve_kernel``: its kernel is Proxmox's, as inside its LXC
+    - ``chipset``: i440fx | q35 | other | None, of a virtual machine only; ``chipset_reason``: why it is unknown or what
+      it follows from
+    - ``cpu``: {vendor, model_name, family, model, hypervisor_flag, kind: host | named | generic}: `named` and `generic`
+      are QEMU's own models; ``hypervisor_hidden``: a QEMU machine whose CPU shows no hypervisor signature (kvm=off,
+      hidden=1)
+    - ``hypervisor_is_proxmox``: this very system is a Proxmox VE host; ``pve_kernel``: its kernel is Proxmox's, as
+      inside its LXC
     """
     dmi = _dmi(evidence, errors)
     cpu = _cpu(evidence, errors)
@@ -78,7 +93,9 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
         "chipset_reason": reason,
         "host_bridge": bridge,
         "cpu": cpu,
-        "hypervisor_hidden": _hidden(vm, _looks_like_qemu(dmi, bridge), cpu, hypervisor, _signature_of_qemu(hypervisor, dmi) or signature),
+        "hypervisor_hidden": _hidden(
+            vm, _looks_like_qemu(dmi, bridge), cpu, hypervisor, _signature_of_qemu(hypervisor, dmi) or signature
+        ),
         "hypervisor_is_proxmox": _is_proxmox(evidence, container, errors),
         "pve_kernel": pve_kernel,
     }
@@ -116,7 +133,12 @@ def _container(evidence: Evidence, errors: Errors) -> str | None:
         return stated or (named.group(1) if named else "")
     root = evidence.list("/")
     groups = evidence.read("/proc/1/cgroup")
-    for marker, kind in ((r"kubepods", "kubernetes"), (r"docker", "docker"), (r"libpod", "podman"), (r"/lxc(?:\.payload)?[./]", "lxc")):
+    for marker, kind in (
+        (r"kubepods", "kubernetes"),
+        (r"docker", "docker"),
+        (r"libpod", "podman"),
+        (r"/lxc(?:\.payload)?[./]", "lxc"),
+    ):
         if re.search(marker, groups.text):
             return kind
     if ".dockerenv" in root.entries:
@@ -136,12 +158,18 @@ def _word(outcome: Outcome) -> str | None:
     return word if outcome.ok and outcome.rc in (0, 1) and re.fullmatch(r"[\w-]+", word) else None
 
 
-def _hypervisor(evidence: Evidence, errors: Errors, dmi: dict[str, str | None], cpu: dict[str, Any], signature: str | None) -> str | None:
+def _hypervisor(
+    evidence: Evidence, errors: Errors, dmi: dict[str, str | None], cpu: dict[str, Any], signature: str | None
+) -> str | None:
     """The hypervisor under this system, "" for none, None for unknown."""
     detected = _word(evidence.run(["systemd-detect-virt", "--vm"], 10.0))
     maker = " ".join(dmi[name] or "" for name in ("sys_vendor", "product_name", "bios_vendor"))
     for words, name in DMI_HYPERVISORS:
-        if words in maker and detected in (None, "none", "kvm", "vm-other") and name in ("firecracker", "cloud_hypervisor", "amazon", "google"):
+        if (
+            words in maker
+            and detected in (None, "none", "kvm", "vm-other")
+            and name in ("firecracker", "cloud_hypervisor", "amazon", "google")
+        ):
             # Google and Amazon sell bare metal too.
             return name if cpu["hypervisor_flag"] is not False else ""
     if detected and detected not in ("none", "vm-other"):
@@ -163,14 +191,20 @@ def _hypervisor(evidence: Evidence, errors: Errors, dmi: dict[str, str | None], 
 
 
 def _signature(evidence: Evidence) -> str | None:
-    """What CPUID tells of the hypervisor, as lscpu and the kernel's paravirtual clock show it; "" for nothing, None for unknown."""
+    """What CPUID tells of the hypervisor, as lscpu and the kernel's paravirtual clock show it; "" for nothing, None for
+    unknown."""
     lscpu = evidence.run(["lscpu"], 10.0)
     answer = re.search(r"^Hypervisor vendor:\s+(\S+)", lscpu.text, re.M)
     if answer:
         return LSCPU_HYPERVISORS.get(answer.group(1), answer.group(1).lower())
     clocksources = evidence.read(CLOCKSOURCES)
     clocks = clocksources.text.split()
-    for clock, name in (("kvm-clock", "kvm"), ("hyperv_clocksource_tsc_page", "microsoft"), ("hyperv_clocksource", "microsoft"), ("xen", "xen")):
+    for clock, name in (
+        ("kvm-clock", "kvm"),
+        ("hyperv_clocksource_tsc_page", "microsoft"),
+        ("hyperv_clocksource", "microsoft"),
+        ("xen", "xen"),
+    ):
         if clock in clocks:
             return name
     return "" if lscpu.ok and clocksources.ok else None
@@ -213,7 +247,9 @@ def _chipset(vm: bool | None, dmi: dict[str, str | None], bridge: str | None) ->
             return name, "DMI product name %s" % product
     if product:
         return "other", "DMI product name %s" % product
-    return None, "no DMI%s" % (", and host bridge %s is not one of QEMU's" % bridge if bridge else " and no host bridge to be seen")
+    return None, "no DMI%s" % (
+        ", and host bridge %s is not one of QEMU's" % bridge if bridge else " and no host bridge to be seen"
+    )
 
 
 def _cpu(evidence: Evidence, errors: Errors) -> dict[str, Any]:
@@ -247,11 +283,18 @@ def _looks_like_qemu(dmi: dict[str, str | None], bridge: str | None) -> bool:
 
 
 def _signature_of_qemu(hypervisor: str | None, dmi: dict[str, str | None]) -> str:
-    """QEMU without KVM has a CPUID signature that lscpu does not know. systemd-detect-virt says "qemu" for it, and for DMI's words."""
-    return "qemu" if hypervisor == "qemu" and dmi["sys_vendor"] and not any("QEMU" in (text or "") for text in dmi.values()) else ""
+    """QEMU without KVM has a CPUID signature that lscpu does not know. systemd-detect-virt says "qemu" for it, and for
+    DMI's words."""
+    return (
+        "qemu"
+        if hypervisor == "qemu" and dmi["sys_vendor"] and not any("QEMU" in (text or "") for text in dmi.values())
+        else ""
+    )
 
 
-def _hidden(vm: bool | None, qemu: bool, cpu: dict[str, Any], hypervisor: str | None, signature: str | None) -> bool | None:
+def _hidden(
+    vm: bool | None, qemu: bool, cpu: dict[str, Any], hypervisor: str | None, signature: str | None
+) -> bool | None:
     """Whether QEMU hides from the guest that it is one: the driver then takes the guest for a real machine."""
     if vm is False or signature:
         return False

@@ -1,8 +1,10 @@
-"""Does what one GPU writes really arrive in the other's memory? Fresh random bytes, a poisoned target, read back by its owner.
+"""Does what one GPU writes really arrive in the other's memory? Fresh random bytes, a poisoned target, read back by its
+owner.
 
-The owner's own context reads the target: a fault known from virtual machines (nccl#2335) puts a peer's writes into a private
-mirror, where the writer finds them again and the owner never sees them.
+The owner's own context reads the target: a fault known from virtual machines (nccl#2335) puts a peer's writes into a
+private mirror, where the writer finds them again and the owner never sees them.
 """
+
 from __future__ import annotations
 
 import random
@@ -13,8 +15,9 @@ from .driver import CudaError
 from .gpu import GUARD, MIB, Gpu, HostMemory
 
 BLOCK = 4096
-# (bytes, offset in the target, offset in the source): a latency-bound message of the size of one token's all-reduce, a transfer with
-# every address odd, one that is not a multiple of the page, and one long enough to cross every window and queue.
+# (bytes, offset in the target, offset in the source): a latency-bound message of the size of one token's all-reduce, a
+# transfer with every address odd, one that is not a multiple of the page, and one long enough to cross every window and
+# queue.
 CASES = (
     (12 * 1024, 0, 0),
     (64 * 1024 + 1, 3, 1),
@@ -34,13 +37,16 @@ def methods(source: Gpu, target: Gpu) -> dict[str, Callable[[int, int, int], Non
 
 
 def check(source: Gpu, target: Gpu, method: str, host: HostMemory) -> dict[str, Any]:
-    """All cases of one method: ``{status, sizes, first_bad_offset, bad_size, bad_blocks_4k, found, writer_sees_it, error}``.
+    """All cases of one method: ``{status, sizes, first_bad_offset, bad_size, bad_blocks_4k, found, writer_sees_it,
+    error}``.
 
-    status ok | corrupt | error | skipped. `found` says what stood in place of the data: `nothing_arrived` (all poison), `part_arrived`,
-    `altered`, `overrun` (bytes beside the target changed). `writer_sees_it` is true where the writer reads its data back through its own
-    window while the owner does not have it.
+    status ok | corrupt | error | skipped. `found` says what stood in place of the data: `nothing_arrived` (all poison),
+    `part_arrived`, `altered`, `overrun` (bytes beside the target changed). `writer_sees_it` is true where the writer
+    reads its data back through its own window while the owner does not have it.
     """
-    result: dict[str, Any] = dict.fromkeys(("status", "first_bad_offset", "bad_size", "bad_blocks_4k", "found", "writer_sees_it", "error"))
+    result: dict[str, Any] = dict.fromkeys(
+        ("status", "first_bad_offset", "bad_size", "bad_blocks_4k", "found", "writer_sees_it", "error")
+    )
     result["sizes"] = []
     if method != "copy_engine" and not (source.functions and target.functions):
         return {**result, "status": "skipped", "error": "the driver did not take the probe's kernels"}
@@ -60,7 +66,9 @@ def check(source: Gpu, target: Gpu, method: str, host: HostMemory) -> dict[str, 
     return {**result, "status": "ok"}
 
 
-def _one(source: Gpu, target: Gpu, move: Callable[[int, int, int], None], host: HostMemory, case: tuple[int, int, int]) -> dict[str, Any] | None:
+def _one(
+    source: Gpu, target: Gpu, move: Callable[[int, int, int], None], host: HostMemory, case: tuple[int, int, int]
+) -> dict[str, Any] | None:
     size, target_offset, source_offset = case
     expected = host.fresh()
     poison = random.SystemRandom().randrange(256)
@@ -85,15 +93,23 @@ def compare(host: HostMemory, expected: int, size: int, poison: int) -> dict[str
     touched = next((offset for offset in guards if host.byte(data + offset) != poison), None)
     if touched is None and host.same(data, expected, size):
         return None
-    blocks = [begin for begin in range(0, size, BLOCK) if not host.same(data + begin, expected + begin, min(BLOCK, size - begin))]
+    blocks = [
+        begin
+        for begin in range(0, size, BLOCK)
+        if not host.same(data + begin, expected + begin, min(BLOCK, size - begin))
+    ]
     if not blocks:
         return {"first_bad_offset": touched, "bad_blocks_4k": 0, "found": "overrun"}
-    first = next(at for at in range(blocks[0], min(blocks[0] + BLOCK, size)) if host.byte(data + at) != host.byte(expected + at))
+    first = next(
+        at for at in range(blocks[0], min(blocks[0] + BLOCK, size)) if host.byte(data + at) != host.byte(expected + at)
+    )
     return {"first_bad_offset": first, "bad_blocks_4k": len(blocks), "found": _kind(host, data, blocks, size, poison)}
 
 
 def _kind(host: HostMemory, data: int, blocks: list[int], size: int, poison: int) -> str:
-    untouched = sum(1 for begin in blocks if all(host.byte(data + at) == poison for at in range(begin, min(begin + 64, size))))
+    untouched = sum(
+        1 for begin in blocks if all(host.byte(data + at) == poison for at in range(begin, min(begin + 64, size)))
+    )
     if untouched == len(blocks):
         return "nothing_arrived" if len(blocks) == (size + BLOCK - 1) // BLOCK else "part_arrived"
     return "altered"

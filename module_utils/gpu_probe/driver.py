@@ -1,15 +1,18 @@
-"""The CUDA driver API through ctypes: the calls that the probe makes, with their exact C types (cuda.h of CUDA 12 and 13).
+"""The CUDA driver API through ctypes: the calls that the probe makes, with their exact C types (cuda.h of CUDA 12 and
+13).
 
 `Cuda()` loads libcuda.so.1; every method either succeeds or raises CudaError with the function, the code and its name.
 Run it in a child process under a time limit: any of these calls can hang in the kernel.
 """
+
 from __future__ import annotations
 
 import ctypes
 from ctypes import POINTER, byref, c_char_p, c_float, c_int, c_size_t, c_ubyte, c_uint, c_uint64, c_void_p
 from typing import Any
 
-# Tried in this order. The loader's own search comes first, so LD_LIBRARY_PATH and ldconfig decide as they do for every CUDA program.
+# Tried in this order. The loader's own search comes first, so LD_LIBRARY_PATH and ldconfig decide as they do for every
+# CUDA program.
 LIBRARIES = (
     "libcuda.so.1",
     "/usr/lib/x86_64-linux-gnu/libcuda.so.1",
@@ -78,7 +81,8 @@ HOST_PORTABLE_MAPPED = 1 | 2
 ALREADY_ENABLED = 704
 NOT_ENABLED = 705
 TOO_MANY_PEERS = 711
-# After one of these a context, and with it this process's use of the GPU, is lost: every later call fails with the same code.
+# After one of these a context, and with it this process's use of the GPU, is lost: every later call fails with the same
+# code.
 STICKY = frozenset({214, 220, 226, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 720, 999})
 
 
@@ -194,7 +198,11 @@ def library_path() -> str | None:
     """The file that libcuda was really loaded from: a toolkit's stub and a compat library show here."""
     try:
         with open("/proc/self/maps", encoding="utf-8", errors="replace") as handle:
-            paths = [line.split(None, 5)[5].strip() for line in handle if "/libcuda.so" in line and len(line.split(None, 5)) == 6]
+            paths = [
+                line.split(None, 5)[5].strip()
+                for line in handle
+                if "/libcuda.so" in line and len(line.split(None, 5)) == 6
+            ]
     except OSError:
         return None
     return paths[0] if paths else None

@@ -1,4 +1,6 @@
-"""One GPU in the probe's hands: its context, two streams, its buffers and kernels; and the page-locked memory that all share."""
+"""One GPU in the probe's hands: its context, two streams, its buffers and kernels; and the page-locked memory that all
+share."""
+
 from __future__ import annotations
 
 import ctypes
@@ -45,7 +47,10 @@ class Gpu:
         self.address = normal_address(cuda.text("cuDeviceGetPCIBusId", device))
         self.name = cuda.text("cuDeviceGetName", device)
         self.processors = self._attribute(MULTIPROCESSOR_COUNT)
-        self.capability = "%d.%d" % (self._attribute(COMPUTE_CAPABILITY_MAJOR), self._attribute(COMPUTE_CAPABILITY_MINOR))
+        self.capability = "%d.%d" % (
+            self._attribute(COMPUTE_CAPABILITY_MAJOR),
+            self._attribute(COMPUTE_CAPABILITY_MINOR),
+        )
         self.compute_mode = COMPUTE_MODES.get(self._attribute(COMPUTE_MODE), "unknown")
         self.context: HANDLE | None = None
         self.stream = self.second_stream = HANDLE()
@@ -67,7 +72,9 @@ class Gpu:
         self.context = self.cuda.handle("cuDevicePrimaryCtxRetain", self.device)
         self.use()
         free, total = self.cuda.memory()
-        self.stream, self.second_stream = (self._take("cuStreamDestroy_v2", "cuStreamCreate", STREAM_NON_BLOCKING) for _ in range(2))
+        self.stream, self.second_stream = (
+            self._take("cuStreamDestroy_v2", "cuStreamCreate", STREAM_NON_BLOCKING) for _ in range(2)
+        )
         self.start, self.end, self.joined = (self._take("cuEventDestroy_v2", "cuEventCreate", 0) for _ in range(3))
         self.flags = self._allocate(4096)
         self.size = wanted
@@ -102,7 +109,9 @@ class Gpu:
         try:
             module = self.cuda.handle("cuModuleLoadData", kernels.PTX.encode("ascii"))
             self._held.append(("cuModuleUnload", module))
-            self.functions = {name: self.cuda.handle("cuModuleGetFunction", module, name.encode("ascii")) for name in kernels.NAMES}
+            self.functions = {
+                name: self.cuda.handle("cuModuleGetFunction", module, name.encode("ascii")) for name in kernels.NAMES
+            }
         except CudaError as error:
             if error.sticky:
                 raise
@@ -113,7 +122,11 @@ class Gpu:
         """Give everything back; goes on past errors, because a lost GPU refuses all of it."""
         if self.context is None:
             return
-        steps = [("cuCtxSetCurrent", self.context), *reversed(self._held), ("cuDevicePrimaryCtxRelease_v2", self.device)]
+        steps = [
+            ("cuCtxSetCurrent", self.context),
+            *reversed(self._held),
+            ("cuDevicePrimaryCtxRelease_v2", self.device),
+        ]
         for function, argument in steps:
             try:
                 self.cuda.call(function, argument)
@@ -130,7 +143,8 @@ class Gpu:
         self.cuda.call("cuStreamSynchronize", self.stream)
         self.cuda.call("cuStreamSynchronize", self.second_stream)
 
-    # -- peers -------------------------------------------------------------------------------------------------------------
+    # -- peers
+    # -------------------------------------------------------------------------------------------------------------
 
     def enable(self, peer: Gpu) -> None:
         """Let this GPU address `peer`'s memory. With TOO_MANY_PEERS the oldest grants are taken back first."""
@@ -157,7 +171,8 @@ class Gpu:
                 raise
         self.peers = [other for other in self.peers if other is not peer]
 
-    # -- work, queued on a stream ------------------------------------------------------------------------------------------
+    # -- work, queued on a stream
+    # ------------------------------------------------------------------------------------------
 
     def copy_to(self, other: Gpu, size: int, target: int = 0, source: int = 0, stream: HANDLE | None = None) -> None:
         """This GPU's copy engine writes `size` bytes from its `source` buffer into the `target` buffer of `other`."""
@@ -184,9 +199,19 @@ class Gpu:
 
     def _copy(self, kernel: str, target: int, source: int, count: int, stream: HANDLE | None) -> None:
         blocks = max(1, min(8 * self.processors, (count + THREADS - 1) // THREADS))
-        self.cuda.launch(self.functions[kernel], blocks, THREADS, stream or self.stream, c_uint64(target), c_uint64(source), c_uint64(count))
+        self.cuda.launch(
+            self.functions[kernel],
+            blocks,
+            THREADS,
+            stream or self.stream,
+            c_uint64(target),
+            c_uint64(source),
+            c_uint64(count),
+        )
 
-    def run_ping(self, flags: tuple[int, int], serves: bool, trips: tuple[int, int, int], out: int, stream: HANDLE) -> None:
+    def run_ping(
+        self, flags: tuple[int, int], serves: bool, trips: tuple[int, int, int], out: int, stream: HANDLE
+    ) -> None:
         """One end of the flag round trip. `flags` are (mine, theirs), `trips` (warm, timed, limit in ns)."""
         self.use()
         (mine, theirs), (warm, count, limit_ns) = flags, trips
@@ -217,7 +242,8 @@ class Gpu:
 
 
 class HostMemory:
-    """Page-locked host memory: fresh random bytes, a buffer to read back into, and flags for the control of the flag round trip."""
+    """Page-locked host memory: fresh random bytes, a buffer to read back into, and flags for the control of the flag
+    round trip."""
 
     SLACK = MIB
 

@@ -1,19 +1,28 @@
 """The probe's GPU code as PTX text, which the driver itself compiles: no toolkit is needed on the host.
 
-Target sm_50 and PTX 6.0, so that every GPU which a current driver serves takes it. Volatile accesses and `membar.sys` have system
+Target sm_50 and PTX 6.0, so that every GPU which a current driver serves takes it. Volatile accesses and `membar.sys`
+have system
 scope: another GPU, and the copy engine, see them.
 
-========  ==============================================  =====================================================================
+========  ==============================================
+=====================================================================
 kernel    parameters                                      does
-========  ==============================================  =====================================================================
+========  ==============================================
+=====================================================================
 copy16    u64 to, u64 from, u64 count                     `count` vectors of 16 bytes; both addresses 16-byte aligned
 copy1     u64 to, u64 from, u64 count                     `count` bytes, any address
-ping      u64 mine, u64 theirs, u32 serves, u32 warm,     one thread bounces a counter with the other GPU's `ping`: writes `theirs`,
-          u32 count, u64 limit_ns, u64 out                waits on `mine`. out[0] 1 = done, 2 = no answer within limit_ns;
-                                                          out[1] ns of the `count` trips after `warm` ones; out[2] trips done
-delay     u64 ns                                          keeps its stream busy, so that what is queued behind it runs back to back
-========  ==============================================  =====================================================================
+ping      u64 mine, u64 theirs, u32 serves, u32 warm,     one thread bounces a counter with the other GPU's `ping`:
+writes `theirs`,
+          u32 count, u64 limit_ns, u64 out                waits on `mine`. out[0] 1 = done, 2 = no answer within
+          limit_ns;
+                                                          out[1] ns of the `count` trips after `warm` ones; out[2] trips
+                                                          done
+delay     u64 ns                                          keeps its stream busy, so that what is queued behind it runs
+back to back
+========  ==============================================
+=====================================================================
 """
+
 from __future__ import annotations
 
 _HEADER = """.version 6.0
@@ -62,7 +71,12 @@ _COPY16 = _COPY % {
     "load": "ld.global.v4.u32 {%r5, %r6, %r7, %r8}, [%rd7];",
     "store": "st.global.v4.u32 [%rd8], {%r5, %r6, %r7, %r8};",
 }
-_COPY1 = _COPY % {"name": "copy1", "shift": 0, "load": "ld.global.u8 %h1, [%rd7];", "store": "st.global.u8 [%rd8], %h1;"}
+_COPY1 = _COPY % {
+    "name": "copy1",
+    "shift": 0,
+    "load": "ld.global.u8 %h1, [%rd7];",
+    "store": "st.global.u8 [%rd8], %h1;",
+}
 
 # The clock is looked at only every 1024 polls: it is slower than the flag.
 _PING = """

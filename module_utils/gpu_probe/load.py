@@ -1,4 +1,5 @@
 """Many transfers at once: a switch or a host bridge can collapse only then (several sources writing across one switch)."""
+
 from __future__ import annotations
 
 import time
@@ -44,7 +45,12 @@ def _run(cuda: Cuda, pairs: Sequence[tuple[Gpu, Gpu]], gpus: Sequence[Gpu], host
         target.download(host.readback, target.target + GUARD + place[source.address], share)
         if not host.same(host.readback, expected[source.address], share):
             corrupt.append("%s->%s" % (source.address, target.address))
-    how = {"size_mib": round(share / MIB, 2), "transfers": turns * len(flows), "concurrent": len(flows), "method": "copy_engine, host clock"}
+    how = {
+        "size_mib": round(share / MIB, 2),
+        "transfers": turns * len(flows),
+        "concurrent": len(flows),
+        "method": "copy_engine, host clock",
+    }
     return {"bandwidth_gb_s": figure(samples, **how), "corrupt_pairs": corrupt}
 
 
@@ -59,8 +65,11 @@ def _timed(flows: Sequence[Flow], turns: int) -> float:
     return time.perf_counter() - began
 
 
-def rounds(gpus: Sequence[Gpu], wanted: Callable[[Gpu, Gpu], bool], one_by_one: bool = False) -> list[list[tuple[Gpu, Gpu]]]:
-    """Unordered pairs in rounds of disjoint ones (the circle method of a tournament): n-1 rounds for n GPUs, n rounds if odd."""
+def rounds(
+    gpus: Sequence[Gpu], wanted: Callable[[Gpu, Gpu], bool], one_by_one: bool = False
+) -> list[list[tuple[Gpu, Gpu]]]:
+    """Unordered pairs in rounds of disjoint ones (the circle method of a tournament): n-1 rounds for n GPUs, n rounds
+    if odd."""
     seats: list[Gpu | None] = list(gpus)
     if len(seats) % 2:
         seats.append(None)
@@ -68,7 +77,9 @@ def rounds(gpus: Sequence[Gpu], wanted: Callable[[Gpu, Gpu], bool], one_by_one: 
     for _ in range(len(seats) - 1):
         half = len(seats) // 2
         couples = zip(seats[:half], reversed(seats[half:]))
-        table.append([(one, other) for one, other in couples if one is not None and other is not None and wanted(one, other)])
+        table.append(
+            [(one, other) for one, other in couples if one is not None and other is not None and wanted(one, other)]
+        )
         seats = [seats[0], seats[-1], *seats[1:-1]]
     if one_by_one:
         return [[pair] for turn in table for pair in turn]

@@ -1,7 +1,10 @@
-"""Bandwidth and latency between GPUs, by events on the GPUs. Every figure is ``{median, min, max, iterations, size_mib | size_bytes, …}``.
+"""Bandwidth and latency between GPUs, by events on the GPUs. Every figure is ``{median, min, max, iterations, size_mib
+| size_bytes, …}``.
 
-Bandwidth is decimal GB/s, as NVIDIA's tools print it. An iteration is one sample: several transfers back to back between two events.
+Bandwidth is decimal GB/s, as NVIDIA's tools print it. An iteration is one sample: several transfers back to back
+between two events.
 """
+
 from __future__ import annotations
 
 import ctypes
@@ -30,7 +33,13 @@ def figure(samples: Sequence[float], **more: Any) -> dict[str, Any]:
     ordered = sorted(samples)
     middle = len(ordered) // 2
     median = ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
-    return {"median": _rounded(median), "min": _rounded(ordered[0]), "max": _rounded(ordered[-1]), "iterations": len(ordered), **more}
+    return {
+        "median": _rounded(median),
+        "min": _rounded(ordered[0]),
+        "max": _rounded(ordered[-1]),
+        "iterations": len(ordered),
+        **more,
+    }
 
 
 def _rounded(value: float) -> float:
@@ -54,7 +63,9 @@ class Flow:
             self.runner.run_copy(self.place, self.origin, self.size, stream)
 
 
-def together(cuda: Cuda, flows: Sequence[Flow], samples: int = SAMPLES, sample_seconds: float = SAMPLE_SECONDS) -> list[dict[str, Any]]:
+def together(
+    cuda: Cuda, flows: Sequence[Flow], samples: int = SAMPLES, sample_seconds: float = SAMPLE_SECONDS
+) -> list[dict[str, Any]]:
     """The bandwidth of each flow, all running at once; no two may share a runner."""
     seconds = _timed(cuda, flows)  # warms up too
     for flow, one in zip(flows, seconds):
@@ -82,7 +93,8 @@ def _timed(cuda: Cuda, flows: Sequence[Flow]) -> list[float]:
 
 
 def both_ways(cuda: Cuda, pairs: Sequence[Pair], size: int, samples: int = SAMPLES) -> list[dict[str, Any]]:
-    """The sum of both directions of each pair, all pairs at once. Both copies start after one event and end before another, so
+    """The sum of both directions of each pair, all pairs at once. Both copies start after one event and end before
+    another, so
     that one clock times them. Runs on the second stream of the target for the way back."""
     forward = [Flow(source, target, "copy_engine", size) for source, target in pairs]
     back = [Flow(target, source, "copy_engine", size) for source, target in pairs]
@@ -110,7 +122,8 @@ def both_ways(cuda: Cuda, pairs: Sequence[Pair], size: int, samples: int = SAMPL
             else:
                 kept.append(2 * go.transfers * size / took / 1e9)
     return [
-        figure(kept, size_mib=size // MIB, transfers=go.transfers, concurrent=len(pairs), method="copy_engine") for kept, go in zip(rates, forward)
+        figure(kept, size_mib=size // MIB, transfers=go.transfers, concurrent=len(pairs), method="copy_engine")
+        for kept, go in zip(rates, forward)
     ]
 
 
@@ -149,8 +162,8 @@ def _host_seconds(work: Callable[[], None]) -> float:
 def flag_round_trip(source: Gpu, target: Gpu, host: HostMemory, through_host: bool) -> dict[str, Any]:
     """Microseconds for a flag to go to the other GPU and back, timed by the GPU: what a one-shot all-reduce waits for.
 
-    Each kernel polls a flag in its own memory and the other stores there; `through_host` puts both flags into host memory instead
-    (the control). ``no_answer`` is true when a store of one GPU never showed in the other's memory.
+    Each kernel polls a flag in its own memory and the other stores there; `through_host` puts both flags into host
+    memory instead (the control). ``no_answer`` is true when a store of one GPU never showed in the other's memory.
     """
     if not (source.functions and target.functions):
         return {"median": None, "no_answer": None, "reason": "the driver did not take the probe's kernels"}

@@ -1,17 +1,22 @@
-"""The child process that holds the GPUs: runs the stages of the probe and says on standard output what it does and finds.
+"""The child process that holds the GPUs: runs the stages of the probe and says on standard output what it does and
+finds.
 
-Standard input: one line of JSON with the options, then kept open; when it ends, the parent is gone and the child ends too.
-Standard output: JSON lines, of three kinds::
+Standard input: one line of JSON with the options, then kept open; when it ends, the parent is gone and the child ends
+too. Standard output: JSON lines, of three kinds::
 
-    {"begin": "delivered", "about": ["0000:01:00.0->0000:11:00.0"], "limit_s": 20}     # the parent kills us if this lasts longer
+    {"begin": "delivered", "about": ["0000:01:00.0->0000:11:00.0"], "limit_s": 20}     # the parent kills us if this
+    lasts longer
     {"put": ["pairs", "0000:01:00.0->0000:11:00.0", "delivered"], "value": {…}}
-    {"lost": {"function": …, "code": 719, …}}                                          # a fault that ends this process's use of CUDA
+    {"lost": {"function": …, "code": 719, …}}                                          # a fault that ends this
+    process's use of CUDA
 
-Options: ``buffer_mib``; ``skip`` (pairs and GPUs not to touch: a former child hung there); ``done`` (what a former child has already put, as
-"section key part"); ``only_initialise`` (cuInit and what the driver says of each pair, no context); ``one_by_one`` (no two pairs at once);
+Options: ``buffer_mib``; ``skip`` (pairs and GPUs not to touch: a former child hung there); ``done`` (what a former
+child has already put, as "section key part"); ``only_initialise`` (cuInit and what the driver says of each pair, no
+context); ``one_by_one`` (no two pairs at once);
 ``loopback`` (each GPU with itself, even where there are several); ``init_limit_s``; ``pair_limit_s`` (for
 a stage about pairs or GPUs); ``parent`` (its pid).
 """
+
 from __future__ import annotations
 
 import ctypes
@@ -25,7 +30,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from . import deliver, load, measure
-from .driver import P2P_ACCESS_SUPPORTED, P2P_NATIVE_ATOMIC_SUPPORTED, P2P_PERFORMANCE_RANK, Cuda, CudaError, LibraryError, library_path
+from .driver import (
+    P2P_ACCESS_SUPPORTED,
+    P2P_NATIVE_ATOMIC_SUPPORTED,
+    P2P_PERFORMANCE_RANK,
+    Cuda,
+    CudaError,
+    LibraryError,
+    library_path,
+)
 from .gpu import MIB, Gpu, HostMemory
 
 PR_SET_PDEATHSIG = 1
@@ -48,10 +61,17 @@ class Worker:
         self._one_by_one = bool(options.get("one_by_one"))
         self._began = time.monotonic()
 
-    # -- what the parent hears ----------------------------------------------------------------------------------------------
+    # -- what the parent hears
+    # ----------------------------------------------------------------------------------------------
 
     def _begin(self, stage: str, limit_s: float, about: Sequence[str] = ()) -> None:
-        _say({"begin": stage, "about": list(about), "limit_s": float(self._options.get("pair_limit_s") or limit_s) if about else limit_s})
+        _say(
+            {
+                "begin": stage,
+                "about": list(about),
+                "limit_s": float(self._options.get("pair_limit_s") or limit_s) if about else limit_s,
+            }
+        )
 
     def _put(self, value: Any, *path: str) -> None:
         _say({"put": list(path), "value": value})
@@ -59,7 +79,8 @@ class Worker:
     def _wanted(self, section: str, key: str, part: str) -> bool:
         return " ".join((section, key, part)) not in self._done
 
-    # -- stages -------------------------------------------------------------------------------------------------------------
+    # -- stages
+    # -------------------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
         if not self._initialise():
@@ -73,14 +94,17 @@ class Worker:
                 self._loopback()
             if len(self._gpus) > 1:
                 self._pairs()
-            # Not after a fault that ends the process's use of CUDA: then every call fails, and the end of the process frees all.
+            # Not after a fault that ends the process's use of CUDA: then every call fails, and the end of the process
+            # frees all.
             self._begin("clean up", CONTEXT_LIMIT_S)
             self._close()
         self._begin("end", 5)
 
     def _initialise(self) -> bool:
         self._begin("load libcuda.so.1", 20)
-        facts: dict[str, Any] = dict.fromkeys(("library", "library_error", "initialised", "error", "seconds", "driver_version"))
+        facts: dict[str, Any] = dict.fromkeys(
+            ("library", "library_error", "initialised", "error", "seconds", "driver_version")
+        )
         try:
             self._cuda = Cuda()
             facts["library"] = library_path()
@@ -127,7 +151,8 @@ class Worker:
                     self._put(self._claims(source, target), "pairs", _key(source, target), "claims")
 
     def _claims(self, source: Gpu, target: Gpu) -> dict[str, Any]:
-        """What the driver says of a pair before anything is tried. The source is the one that addresses the target's memory."""
+        """What the driver says of a pair before anything is tried. The source is the one that addresses the target's
+        memory."""
         assert self._cuda
         facts: dict[str, Any] = dict.fromkeys(("can_access", "access_supported", "atomics", "performance_rank"))
         try:
@@ -171,7 +196,10 @@ class Worker:
             delivered = {method: deliver.check(gpu, gpu, method, self._host) for method in deliver.METHODS}
             self._put(delivered, "loopback", gpu.address, "delivered")
             flows = {"copy": "copy_engine", **({"sm_store": "sm_store"} if gpu.functions else {})}
-            bandwidth = {name: measure.together(self._cuda, [measure.Flow(gpu, gpu, how, gpu.size)])[0] for name, how in flows.items()}
+            bandwidth = {
+                name: measure.together(self._cuda, [measure.Flow(gpu, gpu, how, gpu.size)])[0]
+                for name, how in flows.items()
+            }
             bandwidth["both_ways"] = measure.both_ways(self._cuda, [(gpu, gpu)], gpu.size)[0]
             self._put(bandwidth, "loopback", gpu.address, "bandwidth_gb_s")
             latency = measure.small_copies(self._cuda, gpu, gpu)
@@ -188,10 +216,14 @@ class Worker:
         self._under_load(usable)
 
     def _rounds(self) -> list[list[tuple[Gpu, Gpu]]]:
-        return load.rounds(self._gpus, lambda one, other: not {_key(one, other), _key(other, one)} & self._skip, self._one_by_one)
+        return load.rounds(
+            self._gpus, lambda one, other: not {_key(one, other), _key(other, one)} & self._skip, self._one_by_one
+        )
 
     def _directed(self) -> list[tuple[Gpu, Gpu]]:
-        return [direction for turn in self._rounds() for one, other in turn for direction in ((one, other), (other, one))]
+        return [
+            direction for turn in self._rounds() for one, other in turn for direction in ((one, other), (other, one))
+        ]
 
     def _control(self) -> None:
         """Every pair with peer access off: the driver stages the copy through host memory. It must be slow, and right."""
@@ -201,7 +233,12 @@ class Worker:
                 continue
             self._begin("control", PAIR_LIMIT_S, [_key(source, target)])
             with _Recorded(self, source, target, "control"):
-                self._put(deliver.check(source, target, "copy_engine", self._host), "pairs", _key(source, target), "control_delivered")
+                self._put(
+                    deliver.check(source, target, "copy_engine", self._host),
+                    "pairs",
+                    _key(source, target),
+                    "control_delivered",
+                )
                 latency = measure.small_copies(self._cuda, source, target)
                 latency["flag_round_trip"] = measure.flag_round_trip(source, target, self._host, through_host=True)
                 self._put(latency, "pairs", _key(source, target), "control_latency_us")
@@ -231,7 +268,9 @@ class Worker:
             key = _key(source, target)
             for method in deliver.METHODS:
                 # A load is done by the target, through its own grant on the source.
-                if (method == "sm_load" and (target, source) not in open_pairs) or not self._wanted("pairs", key, "delivered " + method):
+                if (method == "sm_load" and (target, source) not in open_pairs) or not self._wanted(
+                    "pairs", key, "delivered " + method
+                ):
                     continue
                 self._begin("deliver by " + method, PAIR_LIMIT_S, [key])
                 with _Recorded(self, source, target, "delivered"):
@@ -262,18 +301,26 @@ class Worker:
                 pairs = [pair for pair in direction if pair in open_pairs]
                 best.update(self._together(pairs, "copy_engine", "copy"))
                 self._together([pair for pair in pairs if pair[0].functions], "sm_store", "sm_store")
-                self._together([pair for pair in pairs if (pair[1], pair[0]) in open_pairs and pair[1].functions], "sm_load", "sm_load")
+                self._together(
+                    [pair for pair in pairs if (pair[1], pair[0]) in open_pairs and pair[1].functions],
+                    "sm_load",
+                    "sm_load",
+                )
             both = [(one, other) for one, other in turn if {(one, other), (other, one)} <= open_pairs]
             self._both_ways(both)
         for gpu in self._gpus:
-            self._put(_link(gpu.address), "devices", gpu.address, "link")  # now, while it has just worked: idle links slow down
+            self._put(
+                _link(gpu.address), "devices", gpu.address, "link"
+            )  # now, while it has just worked: idle links slow down
         top = max(best.values(), default=0.0)
         slow = sorted((rate, key) for key, rate in best.items() if rate < RETEST_BELOW * top)[:RETESTS_AT_MOST]
         if len(self._gpus) > 2:
             for _, key in slow:
                 self._together([pair for pair in usable if _key(*pair) == key], "copy_engine", "copy_alone")
 
-    def _together(self, pairs: Sequence[tuple[Gpu, Gpu]], method: str, name: str, control: bool = False) -> dict[str, float]:
+    def _together(
+        self, pairs: Sequence[tuple[Gpu, Gpu]], method: str, name: str, control: bool = False
+    ) -> dict[str, float]:
         """Put the bandwidth of `pairs`, run at once, under `name`; the medians by pair."""
         assert self._cuda
         pairs = [pair for pair in pairs if self._wanted("pairs", _key(*pair), "bandwidth_gb_s " + name)]
@@ -322,7 +369,9 @@ class Worker:
         if len(self._gpus) > 2:
             for target in self._gpus:
                 if self._wanted("many_to_one", target.address, ""):
-                    self._begin("all write to one", PAIR_LIMIT_S, [key for key in every if key.endswith(target.address)])
+                    self._begin(
+                        "all write to one", PAIR_LIMIT_S, [key for key in every if key.endswith(target.address)]
+                    )
                     self._put(load.all_to(self._cuda, self._gpus, target, self._host), "many_to_one", target.address)
         if self._wanted("all_at_once", "", ""):
             self._begin("all pairs at once", PAIR_LIMIT_S, every)
@@ -362,7 +411,8 @@ def _key(source: Gpu, target: Gpu) -> str:
 
 
 def _link(address: str) -> dict[str, Any]:
-    """The GPU's PCIe link now, as the kernel reads it: ``{speed_gt_s, width, max_speed_gt_s, max_width}``; None where it does not say."""
+    """The GPU's PCIe link now, as the kernel reads it: ``{speed_gt_s, width, max_speed_gt_s, max_width}``; None where
+    it does not say."""
     found: dict[str, Any] = {}
     for key, name in (
         ("speed_gt_s", "current_link_speed"), ("width", "current_link_width"), ("max_speed_gt_s", "max_link_speed"), ("max_width", "max_link_width"),
@@ -381,7 +431,8 @@ def _say(message: dict[str, Any]) -> None:
 
 
 def die_with_parent(parent: int) -> None:
-    """The kernel kills us when the parent ends; and so does the end of standard input, which also a lost namespace cannot hide."""
+    """The kernel kills us when the parent ends; and so does the end of standard input, which also a lost namespace
+    cannot hide."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(3)

@@ -9,9 +9,15 @@ from typing import Any
 # Inst nvidia-smi [580.65.06-1] (580.95.05-1 NVIDIA:stable [amd64]) [] / Remv libcuda1 [580.65.06-1]
 _STEP = re.compile(r"^(Inst|Remv|Purg) (\S+)(?: \[([^\]]*)\])?(?: \((\S+) ?([^)]*)\))?")
 _NEED = re.compile(r"Need to get ([\d.,]+) ?([kMG]?B)(?:/([\d.,]+) ?([kMG]?B))? of archives")
-_AFTER = re.compile(r"After this operation, ([\d.,]+) ?([kMG]?B) (of additional disk space will be used|disk space will be freed)")
+_AFTER = re.compile(
+    r"After this operation, ([\d.,]+) ?([kMG]?B) (of additional disk space will be used|disk space will be freed)"
+)
 _UNITS = {"B": 1, "kB": 1000, "MB": 1000**2, "GB": 1000**3}
-DPKG_QUERY = ["dpkg-query", "-W", "-f=${Package}\\t${Version}\\t${db:Status-Want}\\t${db:Status-Status}\\t${Architecture}\\n"]
+DPKG_QUERY = [
+    "dpkg-query",
+    "-W",
+    "-f=${Package}\\t${Version}\\t${db:Status-Want}\\t${db:Status-Status}\\t${Architecture}\\n",
+]
 
 
 def installed(text: str) -> dict[str, dict[str, Any]]:
@@ -67,14 +73,21 @@ def problem(text: str) -> str:
     marked = [
         line
         for line in lines
-        if line.startswith(("E:", "Err:", "W: GPG", "W: OpenPGP")) or "unmet" in line or "Depends:" in line or "is not going to be" in line
+        if line.startswith(("E:", "Err:", "W: GPG", "W: OpenPGP"))
+        or "unmet" in line
+        or "Depends:" in line
+        or "is not going to be" in line
     ]
     return " ".join(dict.fromkeys(line[:300] for line in (marked or lines[-3:])[:6]))
 
 
 def upstream(version: str) -> str:
     """The upstream part of a Debian version: '1:580.95.05-0ubuntu1' -> '580.95.05'."""
-    return version.partition(":")[2].rpartition("-")[0] or version.partition(":")[2] if ":" in version else version.rpartition("-")[0] or version
+    return (
+        version.partition(":")[2].rpartition("-")[0] or version.partition(":")[2]
+        if ":" in version
+        else version.rpartition("-")[0] or version
+    )
 
 
 def fits(version: str, wanted: str) -> bool:
@@ -107,6 +120,8 @@ def _part_key(text: str) -> list[Any]:
     key: list[Any] = []
     for letters, digits in re.findall(r"(\D*)(\d*)", text):
         if letters or digits:
-            key.append([(-1 if sign == "~" else ord(sign) if sign.isalpha() else ord(sign) + 256) for sign in letters] + [0])
+            key.append(
+                [(-1 if sign == "~" else ord(sign) if sign.isalpha() else ord(sign) + 256) for sign in letters] + [0]
+            )
             key.append([int(digits or 0)])
     return [*key, [0]]

@@ -38,7 +38,14 @@ class Planner:
         pin = self._pin()
         current, missing = self._current(wanted), [name for name in wanted if name not in self.installed]
         files_current = self._repository_is_current(entry) and (pin is None or content_of(pin[0]) == pin[1].encode())
-        plan: dict[str, Any] = {"family": "apt", "entry": entry, "packages": wanted, "steps": [], "files": [], "full_update": False}
+        plan: dict[str, Any] = {
+            "family": "apt",
+            "entry": entry,
+            "packages": wanted,
+            "steps": [],
+            "files": [],
+            "full_update": False,
+        }
         plan.update(repository_changed=not files_current, download_bytes=0, disk_bytes=0)
         if not files_current or not current or self._options["upgrade"]:
             source = self._source(entry)
@@ -60,7 +67,9 @@ class Planner:
             sets = entry.get("packages", {})
             if chosen not in sets:
                 text = "there are no packages for %s on %s; known there: %s."
-                raise PlanError(text % (chosen.replace("_", " "), entry["label"], ", ".join(sorted(sets)).replace("_", " ")))
+                raise PlanError(
+                    text % (chosen.replace("_", " "), entry["label"], ", ".join(sorted(sets)).replace("_", " "))
+                )
             names = [*sets[chosen], *names]
         branch = self._options["version"].partition(".")[0]
         if branch.isdigit() and int(branch) < entry.get("suffixed_below", 0):
@@ -74,17 +83,25 @@ class Planner:
     def _pin(self) -> tuple[str, str] | None:
         if not self._options["pin_path"] or not self._options["version"]:
             return None
-        return self._options["pin_path"], pin_text(self._options["managed"], self._options["exempt"], self._options["version"])
+        return self._options["pin_path"], pin_text(
+            self._options["managed"], self._options["exempt"], self._options["version"]
+        )
 
     def _managed(self, name: str) -> bool:
-        return apt_parsing.matches(name, self._options["managed"]) and not apt_parsing.matches(name, self._options["exempt"])
+        return apt_parsing.matches(name, self._options["managed"]) and not apt_parsing.matches(
+            name, self._options["exempt"]
+        )
 
     def _current(self, wanted: list[str]) -> bool:
         """Everything is there, of the wanted version, and all of one version."""
         version = self._options["version"]
         own = {name: value for name, value in self.installed.items() if self._managed(name)}
         versions = {apt_parsing.upstream(value["version"]) for name, value in own.items() if name in wanted}
-        fits = all(apt_parsing.fits(value["version"], version) for name, value in own.items() if name in wanted) if version else True
+        fits = (
+            all(apt_parsing.fits(value["version"], version) for name, value in own.items() if name in wanted)
+            if version
+            else True
+        )
         return all(name in self.installed for name in wanted) and fits and (len(versions) <= 1 or not version)
 
     # the repository -------------------------------------------------------------------------------------------------
@@ -114,8 +131,17 @@ class Planner:
                 return None  # its standard sources already hold the driver
             uris = self._options["repository"].get("uris") or distribution_mirror(self.system["codename"])
             if not uris:
-                raise PlanError("the sources of apt do not say where %s comes from. Set nvidia_driver_repository.uris." % self.system["label"])
-            return {"name": "gpu-host-distribution", "uris": uris, "suites": self.system["codename"], **own, **_given(self._options["repository"])}
+                raise PlanError(
+                    "the sources of apt do not say where %s comes from. Set nvidia_driver_repository.uris."
+                    % self.system["label"]
+                )
+            return {
+                "name": "gpu-host-distribution",
+                "uris": uris,
+                "suites": self.system["codename"],
+                **own,
+                **_given(self._options["repository"]),
+            }
         return {"name": "gpu-host-nvidia", **entry.get("repository", {}), **_given(self._options["repository"])}
 
     def _repository_is_current(self, entry: dict[str, Any]) -> bool:
@@ -156,18 +182,24 @@ class Planner:
         if source and source.key:
             source.key = armored(source.key).encode()
         plan["full_update"] = not any(
-            name.endswith(("_Packages", "_Packages.lz4", "_Packages.gz")) for name in (os.listdir(LISTS) if os.path.isdir(LISTS) else ())
+            name.endswith(("_Packages", "_Packages.lz4", "_Packages.gz"))
+            for name in (os.listdir(LISTS) if os.path.isdir(LISTS) else ())
         )
         with Trial(source, pin, self._run) as trial:
             if source or plan["full_update"]:
                 problem = trial.update(plan["full_update"])
                 if problem:
                     where = source.uris if source else "the sources of this host"
-                    raise PlanError("the package repository %s cannot be used: %s. Nothing was changed." % (where, problem.rstrip(".")))
+                    raise PlanError(
+                        "the package repository %s cannot be used: %s. Nothing was changed."
+                        % (where, problem.rstrip("."))
+                    )
             self._refuse_missing(trial, wanted)
             result = trial.install(wanted, self._options["recommends"])
         if result.problem:
-            raise PlanError("apt cannot install %s: %s. Nothing was changed." % (" ".join(wanted), result.problem.rstrip(".")))
+            raise PlanError(
+                "apt cannot install %s: %s. Nothing was changed." % (" ".join(wanted), result.problem.rstrip("."))
+            )
         plan.update(steps=result.steps, download_bytes=result.download_bytes, disk_bytes=result.disk_bytes)
         self._refuse_steps(result.steps)
         self._refuse_full_disk(result.steps, result.download_bytes, result.disk_bytes)
@@ -181,35 +213,54 @@ class Planner:
             if name in headers(self.system, self.installed)["running"] and name not in self.installed:
                 raise PlanError(
                     "no package %s is to be had, so no module can be built for the running kernel %s. "
-                    "Upgrade the kernel and reboot into it first, or set nvidia_driver_headers: false." % (name, self.system["kernel"])
+                    "Upgrade the kernel and reboot into it first, or set nvidia_driver_headers: false."
+                    % (name, self.system["kernel"])
                 )
             others = [apt_parsing.upstream(found) for found in trial.available(name)]
             if others and version:
-                raise PlanError("no version of %s fits %s. The repository offers: %s." % (name, version, ", ".join(others)))
+                raise PlanError(
+                    "no version of %s fits %s. The repository offers: %s." % (name, version, ", ".join(others))
+                )
         raise PlanError(
-            "no package %s is to be had from the sources of this host. Check the name, and that contrib and non-free are enabled."
-            % ", ".join(missing)
+            "no package %s is to be had from the sources of this host. Check the name, and that contrib and non-free "
+            "are enabled." % ", ".join(missing)
         )
 
     def _refuse_steps(self, steps: list[dict[str, Any]]) -> None:
         forbidden = [
-            step["package"] for step in steps if step["action"] != "remove" and apt_parsing.matches(step["package"], self._options["forbid"])
+            step["package"]
+            for step in steps
+            if step["action"] != "remove" and apt_parsing.matches(step["package"], self._options["forbid"])
         ]
         if forbidden:
             raise PlanError("this would install %s. %s" % (", ".join(forbidden[:8]), self._options["forbid_reason"]))
-        removed = [step["package"] for step in steps if step["action"] == "remove" and not self._managed(step["package"])]
+        removed = [
+            step["package"] for step in steps if step["action"] == "remove" and not self._managed(step["package"])
+        ]
         if removed:
-            raise PlanError("this would remove %s, which does not belong to the driver. Remove it by hand if that is right." % ", ".join(removed[:8]))
-        held = [step["package"] for step in steps if self.installed.get(step["package"], {}).get("held") and not self._managed(step["package"])]
+            raise PlanError(
+                "this would remove %s, which does not belong to the driver. Remove it by hand if that is right."
+                % ", ".join(removed[:8])
+            )
+        held = [
+            step["package"]
+            for step in steps
+            if self.installed.get(step["package"], {}).get("held") and not self._managed(step["package"])
+        ]
         if held:
             raise PlanError(
-                "this would change %s, which is held on this host for another reason. Release it first (apt-mark unhold) if that is right."
-                % ", ".join(held[:8])
+                "this would change %s, which is held on this host for another reason. Release it first (apt-mark "
+                "unhold) if that is right." % ", ".join(held[:8])
             )
         back = [step for step in steps if step["action"] == "downgrade" and self._managed(step["package"])]
         if back and not self._options["allow_downgrade"]:
-            text = "this would go back from %s to %s (%d packages). Set nvidia_driver_allow_downgrade: true if that is right."
-            raise PlanError(text % (apt_parsing.upstream(back[0]["from"]), apt_parsing.upstream(back[0]["to"]), len(back)))
+            text = (
+                "this would go back from %s to %s (%d packages). Set nvidia_driver_allow_downgrade: true if that "
+                "is right."
+            )
+            raise PlanError(
+                text % (apt_parsing.upstream(back[0]["from"]), apt_parsing.upstream(back[0]["to"]), len(back))
+            )
 
     def _refuse_full_disk(self, steps: list[dict[str, Any]], download: int | None, disk: int | None) -> None:
         needs = {"/var/cache/apt/archives": download or 0, "/usr": disk + RESERVE_BYTES if disk and disk > 0 else 0}
@@ -234,8 +285,15 @@ class Planner:
     def _refuse_leftovers(self) -> None:
         broken = [name for name, value in self.installed.items() if value["broken"]]
         if broken:
-            raise PlanError("dpkg was interrupted: %s is not configured. Run `dpkg --configure -a` on this host first." % ", ".join(broken[:8]))
-        traces = [path for path in _RUNFILE_TRACES if os.path.exists(path) and not any(self._managed(name) for name in self.installed)]
+            raise PlanError(
+                "dpkg was interrupted: %s is not configured. Run `dpkg --configure -a` on this host first."
+                % ", ".join(broken[:8])
+            )
+        traces = [
+            path
+            for path in _RUNFILE_TRACES
+            if os.path.exists(path) and not any(self._managed(name) for name in self.installed)
+        ]
         if traces and self._options["refuse_runfile"]:
             raise PlanError(
                 "a driver from NVIDIA's .run installer is there (%s) and would be mixed with packages. "
@@ -245,7 +303,11 @@ class Planner:
     # afterwards -----------------------------------------------------------------------------------------------------
 
     def _installed_version(self) -> str | None:
-        versions = [apt_parsing.upstream(value["version"]) for name, value in sorted(self.installed.items()) if self._managed(name)]
+        versions = [
+            apt_parsing.upstream(value["version"])
+            for name, value in sorted(self.installed.items())
+            if self._managed(name)
+        ]
         return max(set(versions), key=versions.count) if versions else None
 
     def _planned_version(self, steps: list[dict[str, Any]]) -> str | None:
@@ -257,7 +319,9 @@ class Planner:
         names = {name for name in self.installed if self._managed(name)} - gone
         names |= {step["package"] for step in plan["steps"] if step["to"] and self._managed(step["package"])}
         # apt takes the hold off what it changes.
-        held = {name for name, value in self.installed.items() if value["held"]} - {step["package"] for step in plan["steps"]}
+        held = {name for name, value in self.installed.items() if value["held"]} - {
+            step["package"] for step in plan["steps"]
+        }
         wanted = self._options["hold"]
         plan["hold"] = sorted(names - held) if wanted else []
         plan["unhold"] = sorted(names & held) if wanted is False else []
@@ -271,7 +335,10 @@ def summary(steps: list[dict[str, Any]]) -> str:
 
 def lines(steps: list[dict[str, Any]]) -> list[str]:
     """One line a step: `upgrade libcuda1 580.65.06-1 -> 580.95.05-1`."""
-    return ["%s %s %s" % (step["action"], step["package"], " -> ".join(text for text in (step["from"], step["to"]) if text)) for step in steps]
+    return [
+        "%s %s %s" % (step["action"], step["package"], " -> ".join(text for text in (step["from"], step["to"]) if text))
+        for step in steps
+    ]
 
 
 def _given(values: dict[str, Any]) -> dict[str, Any]:

@@ -15,11 +15,17 @@ def fetch_key(url: str, wanted: list[str], opener: Callable[[str], bytes]) -> by
     """The key file at `url` after its fingerprints were compared with those wanted. PlanError otherwise."""
     normal = {"".join(fingerprint.split()).upper() for fingerprint in wanted} - {""}
     if not normal:
-        raise PlanError("no fingerprint is given for the key %s, and a key is not trusted because it was downloaded. Set the fingerprints." % url)
+        raise PlanError(
+            "no fingerprint is given for the key %s, and a key is not trusted because it was downloaded. Set the "
+            "fingerprints." % url
+        )
     try:
         data = opener(url)
     except Exception as error:  # any failure of the network has the same meaning here
-        raise PlanError("the key %s cannot be fetched: %s. Check the address, the network and the proxy of this host." % (url, error)) from error
+        raise PlanError(
+            "the key %s cannot be fetched: %s. Check the address, the network and the proxy of this host."
+            % (url, error)
+        ) from error
     try:
         found = openpgp.fingerprints(data)
     except openpgp.KeyFileError as error:
@@ -27,7 +33,8 @@ def fetch_key(url: str, wanted: list[str], opener: Callable[[str], bytes]) -> by
     strangers = [fingerprint for fingerprint in found if fingerprint not in normal]
     if strangers:
         raise PlanError(
-            "the key file %s holds the key %s, but %s is expected. Nothing was changed. If a new key was published, compare its fingerprint "
+            "the key file %s holds the key %s, but %s is expected. Nothing was changed. If a new key was published, "
+            "compare its fingerprint "
             "on a second way and set it." % (url, ", ".join(strangers), ", ".join(sorted(normal)))
         )
     return data
@@ -35,13 +42,16 @@ def fetch_key(url: str, wanted: list[str], opener: Callable[[str], bytes]) -> by
 
 def pin_text(patterns: list[str], exempt: list[str], wanted: str) -> str:
     """apt preferences that let only one driver branch (or exact version) of the packages in, from any source."""
-    # Only the first record that fits a package counts (apt_preferences(5)), hence this order. 1001 lets apt go back, too.
+    # Only the first record that fits a package counts (apt_preferences(5)), hence this order. 1001 lets apt go back,
+    # too.
     version = "%s-*" % wanted if wanted.count(".") else "%s.*" % wanted
     parts = ["Explanation: Written by Ansible. The driver's user space and its kernel module must be one version."]
     records = [" ".join(exempt) + "\nPin: version *\nPin-Priority: 500"] if exempt else []
     records += ["%s\nPin: version %s\nPin-Priority: 1001" % (" ".join(patterns), version)]
     records += ["%s\nPin: version *\nPin-Priority: -1" % " ".join(patterns)]
-    return "\n\n".join([parts[0] + "\nPackage: " + records[0], *("Package: " + record for record in records[1:])]) + "\n"
+    return (
+        "\n\n".join([parts[0] + "\nPackage: " + records[0], *("Package: " + record for record in records[1:])]) + "\n"
+    )
 
 
 def distribution_mirror(codename: str, directory: str = "/etc/apt") -> str:

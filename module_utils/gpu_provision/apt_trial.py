@@ -1,7 +1,7 @@
 """Tries an apt repository and an installation in a scratch directory, before anything of the host is changed.
 
-apt itself judges: it fetches the repository's index, verifies its signature with the key that was given, and works out what would
-be installed, against copies of the host's sources and preferences. The host's own files stay as they are.
+apt itself judges: it fetches the repository's index, verifies its signature with the key that was given, and works out
+what would be installed, against copies of the host's sources and preferences. The host's own files stay as they are.
 """
 
 from __future__ import annotations
@@ -41,7 +41,12 @@ class Source:
 
     def text(self, key_path: str = "") -> str:
         """The content of the .sources file."""
-        lines = ["# Written by Ansible; changes are overwritten.", "Types: deb", "URIs: " + self.uris, "Suites: " + self.suites]
+        lines = [
+            "# Written by Ansible; changes are overwritten.",
+            "Types: deb",
+            "URIs: " + self.uris,
+            "Suites: " + self.suites,
+        ]
         lines += ["Components: " + self.components] if self.components else []
         lines += ["Architectures: " + self.architectures] if self.architectures else []
         return "\n".join([*lines, "Signed-By: " + (key_path or self.key_path)]) + "\n"
@@ -58,7 +63,8 @@ class Result:
 
 
 class Trial:
-    """A scratch copy of the host's apt configuration. Use as a context manager; the scratch directory goes away with it."""
+    """A scratch copy of the host's apt configuration. Use as a context manager; the scratch directory goes away with
+    it."""
 
     def __init__(self, source: Source | None, pin: tuple[str, str] | None, run: Any = None) -> None:
         self._source = source
@@ -90,11 +96,22 @@ class Trial:
         shutil.rmtree(self._directory, ignore_errors=True)
 
     def update(self, everything: bool) -> str:
-        """Fetch the index of the source (of all sources with `everything`); the problem in one line, or the empty string."""
+        """Fetch the index of the source (of all sources with `everything`); the problem in one line, or the empty
+        string."""
         options = self._options("all" if everything else "only")
         if not everything:
             options += ["-o", "Dir::Etc::sourcelist=/dev/null"]
-        argv = ["apt-get", *options, "-o", "APT::Get::List-Cleanup=0", "-o", "Acquire::Retries=2", "-o", "APT::Update::Error-Mode=any", "update"]
+        argv = [
+            "apt-get",
+            *options,
+            "-o",
+            "APT::Get::List-Cleanup=0",
+            "-o",
+            "Acquire::Retries=2",
+            "-o",
+            "APT::Update::Error-Mode=any",
+            "update",
+        ]
         code, text = self._run(argv)
         # `update` ends with 0 for some failures: an index that could not be fetched is only a warning to it.
         if code or "\nErr:" in "\n" + text or "\nW: Failed to fetch" in "\n" + text:
@@ -135,7 +152,10 @@ class Trial:
 
     def _options(self, sources: str) -> list[str]:
         settings = ["Dir::State::lists=" + self._path("lists"), "Dir::Cache=" + self._path("cache")]
-        settings += ["Dir::Etc::sourceparts=" + self._path(sources), "Dir::Etc::preferencesparts=" + self._path("preferences")]
+        settings += [
+            "Dir::Etc::sourceparts=" + self._path(sources),
+            "Dir::Etc::preferencesparts=" + self._path("preferences"),
+        ]
         return [word for setting in settings for word in ("-o", setting)]
 
 
@@ -150,7 +170,13 @@ def run_apt(argv: list[str]) -> tuple[int, str]:
     environment = dict(os.environ, **ENVIRONMENT)
     try:
         done = subprocess.run(
-            argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment, timeout=300, check=False
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            timeout=300,
+            check=False,
         )
     except FileNotFoundError:
         return 127, "E: no program %s" % argv[0]

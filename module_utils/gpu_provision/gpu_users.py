@@ -1,6 +1,7 @@
 """Who uses the GPUs of this host right now: open device files in /proc/PID/fd, and the units of inference servers.
 
-Read before a driver, a module or a unit is touched. Processes of LXC containers are seen from their host, as they should be.
+Read before a driver, a module or a unit is touched. Processes of LXC containers are seen from their host, as they
+should be.
 """
 
 from __future__ import annotations
@@ -20,7 +21,16 @@ DRIVER_SERVICES = {
     "nvidia-imex": "nvidia-imex",
 }
 _NODE = re.compile(r"/dev/nvidia(?:\d+|-uvm|-uvm-tools|ctl|-modeset|-caps/.*)?$")
-UNITS_COMMAND = ["systemctl", "list-units", "--type=service", "--state=active,activating,reloading", "--plain", "--no-legend", "--no-pager", "--full"]
+UNITS_COMMAND = [
+    "systemctl",
+    "list-units",
+    "--type=service",
+    "--state=active,activating,reloading",
+    "--plain",
+    "--no-legend",
+    "--no-pager",
+    "--full",
+]
 
 
 def look(evidence: Evidence, patterns: list[str]) -> dict[str, Any]:
@@ -32,7 +42,8 @@ def look(evidence: Evidence, patterns: list[str]) -> dict[str, Any]:
 
 
 def processes(root: str = "/proc") -> dict[str, Any]:
-    """``{"users": [...], "driver_services": [...], "unreadable": N}``; each user ``{pid, command, devices, unit, container}``.
+    """``{"users": [...], "driver_services": [...], "unreadable": N}``; each user ``{pid, command, devices, unit,
+    container}``.
 
     `unreadable` counts processes whose files this user may not see: with any, an empty list proves nothing.
     """
@@ -49,7 +60,9 @@ def processes(root: str = "/proc") -> dict[str, Any]:
                 services.add(DRIVER_SERVICES[command])
                 continue
             unit, container = _unit(_text(os.path.join(root, name, "cgroup")))
-            users.append({"pid": int(name), "command": command, "devices": devices, "unit": unit, "container": container})
+            users.append(
+                {"pid": int(name), "command": command, "devices": devices, "unit": unit, "container": container}
+            )
     return {"users": users, "driver_services": sorted(services), "unreadable": unreadable}
 
 

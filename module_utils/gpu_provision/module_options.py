@@ -1,6 +1,8 @@
-"""Options of kernel modules: the drop-in file, what other files say of the same options, and what the running modules have.
+"""Options of kernel modules: the drop-in file, what other files say of the same options, and what the running modules
+have.
 
-Values are compared as the kernel reads them: Y is 1, 0x11 is 17, -1 is 4294967295, and a RegistryDwords string is its set of keys.
+Values are compared as the kernel reads them: Y is 1, 0x11 is 17, -1 is 4294967295, and a RegistryDwords string is its
+set of keys.
 """
 
 from __future__ import annotations
@@ -31,7 +33,10 @@ def render(options: dict[str, dict[str, Any]]) -> str:
     for module in sorted(options):
         if not _NAME.match(module.replace("-", "_")):
             raise OptionError("%r is no name of a kernel module" % module)
-        pairs = ["%s=%s" % (_checked(module, name), quoted(value_text(module, name, value))) for name, value in sorted(options[module].items())]
+        pairs = [
+            "%s=%s" % (_checked(module, name), quoted(value_text(module, name, value)))
+            for name, value in sorted(options[module].items())
+        ]
         if pairs:
             lines.append("options %s %s\n" % (modprobe.module_name(module), " ".join(pairs)))
     return HEADER + "".join(lines)
@@ -53,10 +58,14 @@ def value_text(module: str, name: str, value: Any) -> str:
             raise OptionError("%s.%s must not hold blanks: the driver ends its RegistryDwords there" % (module, name))
         return text
     if value is None or isinstance(value, list):
-        raise OptionError("%s.%s has no value that can be written; give a number, a text or a dictionary" % (module, name))
+        raise OptionError(
+            "%s.%s has no value that can be written; give a number, a text or a dictionary" % (module, name)
+        )
     text = str(value)
     if any(sign in text for sign in '"\n\r\\'):
-        raise OptionError("%s.%s holds a quote, a backslash or a line break, which modprobe.d cannot carry" % (module, name))
+        raise OptionError(
+            "%s.%s holds a quote, a backslash or a line break, which modprobe.d cannot carry" % (module, name)
+        )
     return text
 
 
@@ -105,7 +114,8 @@ def conflicts(evidence: Evidence, errors: Errors, wanted: dict[str, dict[str, An
 
 
 def rows(evidence: Evidence, wanted: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
-    """For each wanted option ``{module, option, wanted, live, loaded, pending}``; `pending` is None when it cannot be told."""
+    """For each wanted option ``{module, option, wanted, live, loaded, pending}``; `pending` is None when it cannot be
+    told."""
     found = []
     nvreg = _nvreg(evidence)
     for module, options in sorted(wanted.items()):
@@ -116,7 +126,9 @@ def rows(evidence: Evidence, wanted: dict[str, dict[str, Any]]) -> list[dict[str
             live = _live(evidence, name, key, nvreg) if loaded else None
             equal = same(live, text)
             pending = False if not loaded else None if equal is None else not equal
-            found.append({"module": name, "option": key, "wanted": text, "live": live, "loaded": loaded, "pending": pending})
+            found.append(
+                {"module": name, "option": key, "wanted": text, "live": live, "loaded": loaded, "pending": pending}
+            )
     return found
 
 

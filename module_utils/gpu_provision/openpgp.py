@@ -1,7 +1,8 @@
 """Fingerprints of the OpenPGP keys in a key file, armored or binary, without GnuPG (a minimal host has none).
 
 A package repository is only as good as the check of its key: the file that was downloaded must hold the keys that were
-expected and no other, because apt accepts a signature by any key of the file. RFC 4880 section 4.2 (packets), 12.2 (fingerprints).
+expected and no other, because apt accepts a signature by any key of the file. RFC 4880 section 4.2 (packets), 12.2
+(fingerprints).
 """
 
 from __future__ import annotations
@@ -96,7 +97,8 @@ def _byte(data: bytes, position: int) -> int:
 def _fingerprint(body: bytes) -> str:
     version = _byte(body, 0)
     if version == 4:
-        # SHA-1 is what defines a version 4 fingerprint; nothing is protected by it here beyond what OpenPGP itself does.
+        # SHA-1 is what defines a version 4 fingerprint; nothing is protected by it here beyond what OpenPGP itself
+        # does.
         return hashlib.sha1(b"\x99" + len(body).to_bytes(2, "big") + body).hexdigest().upper()  # noqa: S324
     if version in (5, 6):
         prefix = b"\x9a" if version == 5 else b"\x9b"

@@ -1,8 +1,10 @@
-"""Carries a plan out on a Proxmox host: through `qm` and `pct`, which check the values, and the file only for what they cannot do.
+"""Carries a plan out on a Proxmox host: through `qm` and `pct`, which check the values, and the file only for what they
+cannot do.
 
-The configuration's digest goes with every change, so that one that another process changed meanwhile is left alone. A file is
-written beside its place, synced and renamed, under Proxmox's own lock.
+The configuration's digest goes with every change, so that one that another process changed meanwhile is left alone. A
+file is written beside its place, synced and renamed, under Proxmox's own lock.
 """
+
 from __future__ import annotations
 
 import fcntl
@@ -50,14 +52,19 @@ class Guest:
             raise ApplyError("%s cannot be read: %s" % (self.path, error.strerror)) from error
 
     def configure(self, arguments: Sequence[str], before: str) -> list[str]:
-        """`qm set` or `pct set` with the digest of `before`; returns the command without the digest, as one would type it."""
+        """`qm set` or `pct set` with the digest of `before`; returns the command without the digest, as one would type
+        it."""
         tool = TOOLS[self.kind]
         command = [tool, "set", self.vmid, *arguments]
         outcome = self._run([*command, "--digest", digest(before)], 120.0)
         if not outcome.ok:
-            raise ApplyError("%s did not run: %s. Is this a Proxmox VE host?" % (tool, outcome.reason or outcome.status))
+            raise ApplyError(
+                "%s did not run: %s. Is this a Proxmox VE host?" % (tool, outcome.reason or outcome.status)
+            )
         if outcome.rc != 0:
-            raise ApplyError(_explained(self.path, " ".join(command), outcome.error_text.strip() or outcome.text.strip()))
+            raise ApplyError(
+                _explained(self.path, " ".join(command), outcome.error_text.strip() or outcome.text.strip())
+            )
         return command
 
     def replace(self, before: str, after: str) -> None:
@@ -75,7 +82,9 @@ class Guest:
             os.makedirs(self._root + directory, mode=0o700, exist_ok=True)
             _write(self._root + target, text.encode("utf-8", "surrogateescape"), target)
         except OSError as error:
-            raise ApplyError("the backup %s cannot be written: %s. Nothing was changed." % (target, error.strerror)) from error
+            raise ApplyError(
+                "the backup %s cannot be written: %s. Nothing was changed." % (target, error.strerror)
+            ) from error
         return target
 
     def restart(self) -> list[list[str]]:
@@ -88,7 +97,10 @@ class Guest:
             outcome = self._run(command, 400.0)
             if not outcome.ok or outcome.rc != 0:
                 text = outcome.error_text.strip() or outcome.text.strip() or outcome.reason
-                raise ApplyError("`%s` failed: %s. The configuration is changed; start the guest by hand." % (" ".join(command), text))
+                raise ApplyError(
+                    "`%s` failed: %s. The configuration is changed; start the guest by hand."
+                    % (" ".join(command), text)
+                )
         return commands
 
     @contextmanager
@@ -104,7 +116,10 @@ class Guest:
                     break
                 except OSError as error:
                     if time.monotonic() > end:
-                        text = "%s is locked by another process (a backup, a migration?). Nothing was changed; try again when it is done."
+                        text = (
+                            "%s is locked by another process (a backup, a migration?). Nothing was changed; try "
+                            "again when it is done."
+                        )
                         raise ApplyError(text % self.path) from error
                     time.sleep(0.2)
             yield
@@ -112,7 +127,8 @@ class Guest:
 
 def digest(text: str) -> str:
     """Proxmox's digest of a configuration: the SHA-1 of the file."""
-    return hashlib.sha1(text.encode("utf-8", "surrogateescape")).hexdigest()  # noqa: S324  Proxmox's choice, not a secret's
+    # Proxmox's choice, not a secret's.
+    return hashlib.sha1(text.encode("utf-8", "surrogateescape")).hexdigest()  # noqa: S324
 
 
 def _explained(path: str, action: str, problem: str) -> str:
@@ -121,7 +137,10 @@ def _explained(path: str, action: str, problem: str) -> str:
     if "q35 machine model is not enabled" in problem:
         return "%s: pcie=1 needs the Q35 chipset (machine: q35). Nothing was written." % path
     if "Permission denied" in problem or "no quorum" in problem or "Read-only" in problem:
-        return "%s: %s. The cluster file system takes no changes; has the cluster a quorum (`pvecm status`)? Nothing was written." % (path, problem)
+        return (
+            "%s: %s. The cluster file system takes no changes; has the cluster a quorum (`pvecm status`)? Nothing was "
+            "written." % (path, problem)
+        )
     return "%s: `%s` failed: %s. Nothing was written." % (path, action, problem)
 
 

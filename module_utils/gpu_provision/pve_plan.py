@@ -1,8 +1,10 @@
-"""What must change in a guest's configuration so that it has the GPUs that the inventory gives it. Pure: text and facts in, a plan out.
+"""What must change in a guest's configuration so that it has the GPUs that the inventory gives it. Pure: text and facts
+in, a plan out.
 
-Only these keys are ever touched, and of them only those of NVIDIA's GPUs: `machine`, `hostpciN`, the clique words of `args`
-(VM); `devN`, and hand-written `lxc.*` lines for NVIDIA's nodes (container).
+Only these keys are ever touched, and of them only those of NVIDIA's GPUs: `machine`, `hostpciN`, the clique words of
+`args` (VM); `devN`, and hand-written `lxc.*` lines for NVIDIA's nodes (container).
 """
+
 from __future__ import annotations
 
 import re
@@ -52,10 +54,13 @@ def plan_vm(
     clique: int | None = None,
     remove_clique: bool = False,
 ) -> Plan:
-    """Give a VM exactly the GPUs `gpus` (addresses with function). `entries` are its hostpci lines of the next start, resolved
-    against the host's devices (pve_guests.resolve). Lines of other devices stay as they are, and so do the options of a GPU's line.
+    """Give a VM exactly the GPUs `gpus` (addresses with function). `entries` are its hostpci lines of the next start,
+    resolved
+    against the host's devices (pve_guests.resolve). Lines of other devices stay as they are, and so do the options of a
+    GPU's line.
 
-    PlanError: pcie without Q35, a line that names GPUs of both kinds, a mapping that cannot be resolved, no number left.
+    PlanError: pcie without Q35, a line that names GPUs of both kinds, a mapping that cannot be resolved, no number
+    left.
     """
     plan = Plan()
     settings = vm_config.effective(config)
@@ -71,13 +76,17 @@ def plan_vm(
     return plan
 
 
-def _hostpci_lines(plan: Plan, entries: list[dict[str, Any]], gpus: list[str], pcie: bool, named_functions: bool) -> list[str]:
+def _hostpci_lines(
+    plan: Plan, entries: list[dict[str, Any]], gpus: list[str], pcie: bool, named_functions: bool
+) -> list[str]:
     """Plan the hostpci lines; returns the key of each GPU."""
     keys = []
     wanted = list(gpus)
     for entry in entries:
         if entry["gpus"] is None:
-            raise PlanError("%s (%s) cannot be resolved to devices; correct the mapping first" % (entry["key"], entry["value"]))
+            raise PlanError(
+                "%s (%s) cannot be resolved to devices; correct the mapping first" % (entry["key"], entry["value"])
+            )
         if not entry["gpus"]:
             continue
         kept = [address for address in entry["gpus"] if address in wanted]
@@ -85,7 +94,9 @@ def _hostpci_lines(plan: Plan, entries: list[dict[str, Any]], gpus: list[str], p
             plan.delete.append(entry["key"])
             continue
         if len(kept) != len(entry["gpus"]) and entry["mapping"] is None:
-            raise PlanError("%s (%s) names GPUs that stay and GPUs that go; split the line by hand" % (entry["key"], entry["value"]))
+            raise PlanError(
+                "%s (%s) names GPUs that stay and GPUs that go; split the line by hand" % (entry["key"], entry["value"])
+            )
         # Of a mapping's alternatives Proxmox takes one.
         wanted = [address for address in wanted if address not in (kept if entry["mapping"] is None else kept[:1])]
         keys.append(entry["key"])
@@ -97,7 +108,9 @@ def _hostpci_lines(plan: Plan, entries: list[dict[str, Any]], gpus: list[str], p
     used = {entry["key"] for entry in entries} - set(plan.delete)
     free = [key for key in ("hostpci%d" % number for number in range(MAX_HOSTPCI)) if key not in used]
     if len(wanted) > len(free):
-        raise PlanError("no hostpci number is left for %s (0 to %d)" % (", ".join(wanted[len(free) :]), MAX_HOSTPCI - 1))
+        raise PlanError(
+            "no hostpci number is left for %s (0 to %d)" % (", ".join(wanted[len(free) :]), MAX_HOSTPCI - 1)
+        )
     for key, address in zip(free, wanted):
         plan.set[key] = address + (",pcie=1" if pcie else "")
         keys.append(key)
@@ -120,7 +133,9 @@ def _with_function(value: str, addresses: list[str]) -> str:
     """The line with the device named by its function: QEMU then gives it a name that -set can address."""
     parts = value.split(",")
     if len(addresses) != 1:
-        raise PlanError("%s passes several GPUs in one line, which a clique cannot address; give each a line of its own" % value)
+        raise PlanError(
+            "%s passes several GPUs in one line, which a clique cannot address; give each a line of its own" % value
+        )
     named = [index for index, part in enumerate(parts) if "=" not in part or part.strip().startswith("host=")]
     parts[named[0]] = addresses[0]
     return ",".join(parts)
@@ -129,9 +144,16 @@ def _with_function(value: str, addresses: list[str]) -> str:
 def _clique(plan: Plan, args: str | None, keys: list[str], clique: int | None) -> None:
     old = args or ""
     kept = _CLIQUE_WORDS.sub("", old).strip()
-    words = ["-set device.%s.x-nv-gpudirect-clique=%d" % (key, clique) for key in sorted(keys, key=_number)] if clique is not None else []
+    words = (
+        ["-set device.%s.x-nv-gpudirect-clique=%d" % (key, clique) for key in sorted(keys, key=_number)]
+        if clique is not None
+        else []
+    )
     new = " ".join(filter(None, [kept, *words]))
-    if vm_config.args_facts(vm_config.split_args(old))["cliques"] == vm_config.args_facts(vm_config.split_args(new))["cliques"]:
+    if (
+        vm_config.args_facts(vm_config.split_args(old))["cliques"]
+        == vm_config.args_facts(vm_config.split_args(new))["cliques"]
+    ):
         return
     if new:
         plan.set["args"] = new
@@ -144,11 +166,14 @@ def _number(key: str) -> int:
     return int(match.group(1)) if match else 0
 
 
-def plan_container(config: GuestConfig, nodes: list[str], mode: str | None, nvidia_majors: Iterable[int], known_majors: Iterable[int]) -> Plan:
+def plan_container(
+    config: GuestConfig, nodes: list[str], mode: str | None, nvidia_majors: Iterable[int], known_majors: Iterable[int]
+) -> Plan:
     """Give a container exactly these NVIDIA nodes by devN lines, and take hand-written lines for NVIDIA's nodes away.
 
-    An existing devN line of a wanted node keeps its number and its options; only a missing mode is added. A cgroup rule goes where
-    its major is NVIDIA's today, or nobody's (a number of an earlier boot) and NVIDIA's nodes are mounted by hand.
+    An existing devN line of a wanted node keeps its number and its options; only a missing mode is added. A cgroup rule
+    goes where its major is NVIDIA's today, or nobody's (a number of an earlier boot) and NVIDIA's nodes are mounted by
+    hand.
     """
     plan = Plan()
     settings = config.current.settings()
@@ -187,7 +212,11 @@ def plan_container(config: GuestConfig, nodes: list[str], mode: str | None, nvid
 
 def _legacy_lines(config: GuestConfig, nvidia: set[int], known: set[int]) -> list[int]:
     lines = [line for line in config.current.lines if line.key is not None and line.key.startswith("lxc.")]
-    mounts = [line.number for line in lines if line.key == "lxc.mount.entry" and container_config.NVIDIA_NODE.match((line.value.split() or [""])[0])]
+    mounts = [
+        line.number
+        for line in lines
+        if line.key == "lxc.mount.entry" and container_config.NVIDIA_NODE.match((line.value.split() or [""])[0])
+    ]
     rules = []
     for line in lines:
         if not (line.key or "").startswith(("lxc.cgroup2.devices.allow", "lxc.cgroup.devices.allow")):
@@ -205,5 +234,9 @@ def container_nodes(minors: Iterable[int], more: Iterable[str] = ()) -> list[str
     minors = sorted(minors)
     if not minors:
         return []
-    base = ["/dev/nvidia%d" % minor for minor in minors] + ["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"]
+    base = ["/dev/nvidia%d" % minor for minor in minors] + [
+        "/dev/nvidiactl",
+        "/dev/nvidia-uvm",
+        "/dev/nvidia-uvm-tools",
+    ]
     return base + [path for path in more if path not in base]

@@ -13,7 +13,8 @@ _LIMIT_SECONDS = 120.0
 
 
 def reload(evidence: Evidence, modules: Sequence[str], units: Sequence[str]) -> dict[str, Any]:
-    """``{reloaded, failed, reason, log}``. `modules` in the order in which they go, `units` are stopped besides the driver's own."""
+    """``{reloaded, failed, reason, log}``. `modules` in the order in which they go, `units` are stopped besides the
+    driver's own."""
     log: list[str] = []
     stopped = [unit for unit in [*units, *DRIVER_UNITS] if _active(evidence, unit)]
     gone: list[str] = []
@@ -27,15 +28,21 @@ def reload(evidence: Evidence, modules: Sequence[str], units: Sequence[str]) -> 
         gone.append(module)
     broken = [fault for fault in (_command(evidence, ["modprobe", module], log) for module in reversed(gone)) if fault]
     if gone and not broken and "nvidia_uvm" in gone:
-        # The major number of nvidia-uvm is dynamic: its device files may be stale now. Where the tool is absent, udev rules do it.
+        # The major number of nvidia-uvm is dynamic: its device files may be stale now. Where the tool is absent, udev
+        # rules do it.
         _command(evidence, ["nvidia-modprobe", "-u", "-c=0"], log)
-    restarts = [fault for fault in (_command(evidence, ["systemctl", "start", unit], log) for unit in reversed(stopped)) if fault]
+    restarts = [
+        fault
+        for fault in (_command(evidence, ["systemctl", "start", unit], log) for unit in reversed(stopped))
+        if fault
+    ]
     if broken or restarts:
         what = "; ".join(broken + restarts)
         return {
             "reloaded": False,
             "failed": True,
-            "reason": "After unloading %s: %s. See journalctl -k -n 50 on this host." % (", ".join(gone) or "nothing", what),
+            "reason": "After unloading %s: %s. See journalctl -k -n 50 on this host."
+            % (", ".join(gone) or "nothing", what),
             "log": log,
         }
     return {"reloaded": not reason, "failed": False, "reason": reason, "log": log}

@@ -13,7 +13,8 @@ class PlanError(Exception):
 
 
 def system(root: str = "/", packages: dict[str, dict[str, Any]] | None = None) -> dict[str, Any]:
-    """``{key, label, codename, architecture, kernel}`` of this host; key as in the tables: debian12, ubuntu2404, pve9, rhel10."""
+    """``{key, label, codename, architecture, kernel}`` of this host; key as in the tables: debian12, ubuntu2404, pve9,
+    rhel10."""
     values = {}
     for name in ("etc/os-release", "usr/lib/os-release"):
         try:
@@ -42,7 +43,9 @@ def system(root: str = "/", packages: dict[str, dict[str, Any]] | None = None) -
 def choose_system(own: dict[str, Any], table: dict[str, Any]) -> dict[str, Any]:
     """The entry of the table for this host. PlanError lists what is supported."""
     entry = table.get(own["key"])
-    supported = ", ".join("%s%s" % (row["label"], "" if row.get("tested", True) else " (untested)") for row in table.values())
+    supported = ", ".join(
+        "%s%s" % (row["label"], "" if row.get("tested", True) else " (untested)") for row in table.values()
+    )
     if entry is None:
         raise PlanError("%s is not supported. Supported are: %s." % (own["label"], supported))
     architectures = entry.get("architectures", ["x86_64"])
@@ -57,8 +60,8 @@ def choose_system(own: dict[str, Any], table: dict[str, Any]) -> dict[str, Any]:
 def headers(own: dict[str, Any], packages: dict[str, dict[str, Any]]) -> dict[str, list[str]]:
     """Kernel header packages: `running` for the kernel that runs, `coming` for those that upgrades will bring.
 
-    A kernel meta package such as linux-image-amd64 or proxmox-default-kernel names its headers; without the meta package of the
-    headers, the next kernel comes up without an NVIDIA module.
+    A kernel meta package such as linux-image-amd64 or proxmox-default-kernel names its headers; without the meta
+    package of the headers, the next kernel comes up without an NVIDIA module.
     """
     kernel = own["kernel"]
     coming = []

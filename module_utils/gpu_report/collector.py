@@ -1,8 +1,10 @@
-"""Gathers what the hosts of one run gave into the one report that every writer takes. docs/report.schema.json is its form.
+"""Gathers what the hosts of one run gave into the one report that every writer takes. docs/report.schema.json is its
+form.
 
-A host is `ready` only where its checks ran and said so. Every other end (unreachable, a task before the checks failed, no result at
-all) leaves it `not_validated`, with the message of what ended it.
+A host is `ready` only where its checks ran and said so. Every other end (unreachable, a task before the checks failed,
+no result at all) leaves it `not_validated`, with the message of what ended it.
 """
+
 from __future__ import annotations
 
 import json
@@ -19,7 +21,8 @@ class Collector:
     """Fed by the callback while a run goes on; holds one small record a host."""
 
     def __init__(self, definitions: Callable[[str], dict[str, dict[str, Any]]] = loaded.definitions) -> None:
-        """`definitions` gives what the checks of a directory say of themselves: ``{id: {title, severity, tags, docs, explains}}``."""
+        """`definitions` gives what the checks of a directory say of themselves: ``{id: {title, severity, tags, docs,
+        explains}}``."""
         self._definitions = definitions
         self.hosts: dict[str, dict[str, Any]] = {}
         self.checks: dict[str, dict[str, Any]] = {}
@@ -27,7 +30,15 @@ class Collector:
     def seen(self, name: str) -> dict[str, Any]:
         """The record of the host, made where it is new."""
         return self.hosts.setdefault(
-            name, {"state": NOT_VALIDATED, "message": "no check ran on this host", "unreachable": False, "problems": [], "results": {}, "facts": "{}"}
+            name,
+            {
+                "state": NOT_VALIDATED,
+                "message": "no check ran on this host",
+                "unreachable": False,
+                "problems": [],
+                "results": {},
+                "facts": "{}",
+            },
         )
 
     def results(self, name: str, result: dict[str, Any]) -> None:
@@ -39,13 +50,17 @@ class Collector:
         self._define(result)
         for check in result["checks"]:
             said = {key: value for key, value in check.items() if key not in loaded.OF_THE_CHECK}
-            host["results"][check["id"]] = {key: value for key, value in said.items() if value not in ("", None, False, [])}
+            host["results"][check["id"]] = {
+                key: value for key, value in said.items() if value not in ("", None, False, [])
+            }
         host["facts"] = result.get("report_facts") or host["facts"]
         host["problems"] = list(dict.fromkeys([*host["problems"], *(result.get("problems") or ())]))
         was_good = host["state"] == READY or not host.get("judged")
         host["judged"] = True
         if host["message"] == "no check ran on this host" or host["state"] != NOT_VALIDATED:
-            host["state"] = READY if was_good and result["summary"].get("ready") is True and not result.get("failed") else NOT_READY
+            host["state"] = (
+                READY if was_good and result["summary"].get("ready") is True and not result.get("failed") else NOT_READY
+            )
             host["message"] = str(result.get("msg") or "")
 
     def _define(self, result: dict[str, Any]) -> None:
@@ -70,10 +85,16 @@ class Collector:
             "run": run,
             "ready": bool(states) and all(state == READY for state in states),
             "totals": {
-                "hosts": {"total": len(states), **{state: states.count(state) for state in (READY, NOT_READY, NOT_VALIDATED)}},
+                "hosts": {
+                    "total": len(states),
+                    **{state: states.count(state) for state in (READY, NOT_READY, NOT_VALIDATED)},
+                },
                 "checks": {
                     "total": len(counted),
-                    **{status: counted.count(status) for status in ("pass", "fail", "unknown", "skip", "waived", "error")},
+                    **{
+                        status: counted.count(status)
+                        for status in ("pass", "fail", "unknown", "skip", "waived", "error")
+                    },
                 },
             },
             "checks": self.checks,
@@ -85,7 +106,9 @@ class Collector:
         return {
             **{key: record[key] for key in ("state", "message", "unreachable", "problems")},
             "results": list(record["results"].values()),
-            "facts": json.loads(record["facts"]),  # kept as text until now: the controller's memory is copied for every task of every host
+            "facts": json.loads(
+                record["facts"]
+            ),  # kept as text until now: the controller's memory is copied for every task of every host
         }
 
 

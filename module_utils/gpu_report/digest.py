@@ -1,4 +1,5 @@
 """The part of the facts that a report keeps, so that it can be read without the host and stays small."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -16,7 +17,8 @@ _OF_A_FIGURE = ("median", "min", "max")
 
 
 def of(host: dict[str, Any]) -> dict[str, Any]:
-    """What is kept of `host` as the checks see it (subject.py): the part of gpu_facts, and ``probe`` where p2p_facts ran."""
+    """What is kept of `host` as the checks see it (subject.py): the part of gpu_facts, and ``probe`` where p2p_facts
+    ran."""
     probe = host.get("probe")
     return {**of_host(host), **({"probe": of_probe(probe)} if isinstance(probe, dict) else {})}
 
@@ -29,8 +31,10 @@ def of_host(gpu_host: dict[str, Any]) -> dict[str, Any]:
 def of_probe(probe: dict[str, Any]) -> dict[str, Any]:
     """What is kept of the facts of p2p_facts: every figure with its spread, its method once for all pairs (`methods`).
 
-    ``pairs[name]``: path, driver_status, verdict, failed_rung, reason, least_gb_s, least_basis, high_latency, and the figures
-    ``bandwidth_gb_s``, ``latency_us``, ``control_latency_us``: ``{name: {median, min, max}}``. ``loopback[address]``: the same two figures.
+    ``pairs[name]``: path, driver_status, verdict, failed_rung, reason, least_gb_s, least_basis, high_latency, and the
+    figures
+    ``bandwidth_gb_s``, ``latency_us``, ``control_latency_us``: ``{name: {median, min, max}}``. ``loopback[address]``:
+    the same two figures.
     """
     slow_answers = {str(entry).partition(" ")[0] for entry in probe.get("high_latency_pairs") or ()}
     methods: dict[str, str] = {}
@@ -42,7 +46,8 @@ def of_probe(probe: dict[str, Any]) -> dict[str, Any]:
     }
     kept["loopback"] = {address: _figures(found, methods) for address, found in (probe.get("loopback") or {}).items()}
     kept["many_to_one_gb_s"] = {
-        target: _median((found or {}).get("bandwidth_gb_s")) for target, found in (probe.get("many_to_one") or {}).items()
+        target: _median((found or {}).get("bandwidth_gb_s"))
+        for target, found in (probe.get("many_to_one") or {}).items()
     }
     kept["all_at_once_gb_s"] = _median((probe.get("all_at_once") or {}).get("bandwidth_gb_s"))
     kept["devices"] = sorted(probe.get("devices") or {})
@@ -62,7 +67,11 @@ def _median(figure: dict[str, Any] | None) -> Any:
 def _figures(record: dict[str, Any], methods: dict[str, str]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for group in ("bandwidth_gb_s", "latency_us", "control_latency_us"):
-        figures = {name: figure for name, figure in (record.get(group) or {}).items() if isinstance(figure, dict) and _median(figure) is not None}
+        figures = {
+            name: figure
+            for name, figure in (record.get(group) or {}).items()
+            if isinstance(figure, dict) and _median(figure) is not None
+        }
         for name, figure in figures.items():
             methods.setdefault("%s.%s" % (group, name), _method(figure))
         if figures:
@@ -74,11 +83,18 @@ def _method(figure: dict[str, Any]) -> str:
     """'copy_engine, 256 MiB, 5 x 8 transfers, 4 pairs at a time'."""
     size = "%s MiB" % figure["size_mib"] if figure.get("size_mib") else "%s bytes" % figure.get("size_bytes")
     beside = ", %s pairs at a time" % figure["concurrent"] if (figure.get("concurrent") or 1) > 1 else ""
-    return "%s, %s, %s x %s transfers%s" % (figure.get("method"), size, figure.get("iterations"), figure.get("transfers"), beside)
+    return "%s, %s, %s x %s transfers%s" % (
+        figure.get("method"),
+        size,
+        figure.get("iterations"),
+        figure.get("transfers"),
+        beside,
+    )
 
 
 def _collective(found: dict[str, Any] | None) -> dict[str, Any]:
-    """The all-reduce: verdict, and of each arm its state and ``sizes {bytes: {latency_us, bus_bandwidth_gb_s, wrong}}``."""
+    """The all-reduce: verdict, and of each arm its state and ``sizes {bytes: {latency_us, bus_bandwidth_gb_s,
+    wrong}}``."""
     kept = _some(found, _OF_THE_COLLECTIVE)
     kept["arms"] = {
         name: {**_some(arm, ("state", "seconds", "detail", "torch", "nccl")), "sizes": (arm or {}).get("sizes") or {}}

@@ -1,7 +1,9 @@
-"""The report regrouped for people: one finding for all hosts that have it, root causes first, each with what it explains.
+"""The report regrouped for people: one finding for all hosts that have it, root causes first, each with what it
+explains.
 
 Shared by the terminal and by every other report for people, so that they never disagree.
 """
+
 from __future__ import annotations
 
 import re
@@ -95,7 +97,13 @@ class _Grouped:
         check = self._checks[result["id"]]
         remedy = result.get("remedy")
         waiver = result.get("waiver")
-        key = (result["id"], result["status"], repr(_for_hosts(remedy, host, ["HOST"])), repr(waiver), tuple(waived_roots))
+        key = (
+            result["id"],
+            result["status"],
+            repr(_for_hosts(remedy, host, ["HOST"])),
+            repr(waiver),
+            tuple(waived_roots),
+        )
         finding = self._findings.get(key)
         if finding is None:
             finding = Finding(
@@ -129,21 +137,29 @@ class _Grouped:
         found = Findings(symptoms=self._symptoms)
         for finding in self._findings.values():
             finding.remedy = _for_hosts(finding.remedy, finding.hosts[0], finding.hosts)
-        for finding in sorted(self._findings.values(), key=lambda finding: (SEVERITIES.index(finding.severity), -len(finding.explains))):
+        for finding in sorted(
+            self._findings.values(), key=lambda finding: (SEVERITIES.index(finding.severity), -len(finding.explains))
+        ):
             if finding.status == "waived":
                 found.waived.append(finding)
             elif finding.status == "error":
                 found.broken.append(finding)
-            elif finding.severity == "error" or any(self._checks[name]["severity"] == "error" for name in finding.explains):
+            elif finding.severity == "error" or any(
+                self._checks[name]["severity"] == "error" for name in finding.explains
+            ):
                 found.causes.append(finding)
             else:
                 found.warnings.append(finding)
-        found.unknown = sorted(self._unknown.values(), key=lambda unknown: (not unknown.blocking, not unknown.needs_root, -len(unknown.checks)))
+        found.unknown = sorted(
+            self._unknown.values(),
+            key=lambda unknown: (not unknown.blocking, not unknown.needs_root, -len(unknown.checks)),
+        )
         return found
 
 
 def _for_hosts(remedy: dict[str, Any] | None, host: str, hosts: list[str]) -> dict[str, Any] | None:
-    """The remedy of `host` with `-l HOST` of its commands naming all of `hosts`: what differs in nothing else is one finding."""
+    """The remedy of `host` with `-l HOST` of its commands naming all of `hosts`: what differs in nothing else is one
+    finding."""
     if remedy is None:
         return None
     limit = re.compile(r"(?<= -l )%s(?=\s|$)" % re.escape(host))
@@ -151,7 +167,11 @@ def _for_hosts(remedy: dict[str, Any] | None, host: str, hosts: list[str]) -> di
     def renamed(command: str) -> str:
         return limit.sub(lambda _match: ",".join(hosts), command)
 
-    return {**remedy, "commands": [renamed(command) for command in remedy.get("commands", ())], "verify": renamed(remedy.get("verify", ""))}
+    return {
+        **remedy,
+        "commands": [renamed(command) for command in remedy.get("commands", ())],
+        "verify": renamed(remedy.get("verify", "")),
+    }
 
 
 def _seen(result: dict[str, Any]) -> str:

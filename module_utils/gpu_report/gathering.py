@@ -1,4 +1,6 @@
-"""Which facts of a host are gathered, by what gpu_facts said of it. `wish` is 'auto', 'true' or 'false' (of the probe also 'force')."""
+"""Which facts of a host are gathered, by what gpu_facts said of it. `wish` is 'auto', 'true' or 'false' (of the probe
+also 'force')."""
+
 from __future__ import annotations
 
 import re
@@ -8,7 +10,8 @@ _SERVERS = re.compile(r"sglang|vllm", re.IGNORECASE)  # in the name that nvidia-
 
 
 def probes(gpu_host: dict[str, Any], wish: str) -> bool:
-    """Whether P2P is proven. It also proves that CUDA initialises, so one GPU is enough; GPUs in use are the probe's own concern."""
+    """Whether P2P is proven. It also proves that CUDA initialises, so one GPU is enough; GPUs in use are the probe's
+    own concern."""
     if wish != "auto":
         return wish in ("true", "force")
     evidence = gpu_host.get("evidence") or {}
@@ -18,13 +21,21 @@ def probes(gpu_host: dict[str, Any], wish: str) -> bool:
 
 
 def sees_server(gpu_host: dict[str, Any], wish: str) -> bool:
-    """Whether the inference server is looked at. Of a recorded host it costs nothing; of a live one a round trip, so there is, or
+    """Whether the inference server is looked at. Of a recorded host it costs nothing; of a live one a round trip, so
+    there is, or
     should be, a server."""
     if wish != "auto":
         return wish == "true"
-    return bool((gpu_host.get("evidence") or {}).get("recorded")) or any(_SERVERS.search(name) for name in _processes(gpu_host))
+    return bool((gpu_host.get("evidence") or {}).get("recorded")) or any(
+        _SERVERS.search(name) for name in _processes(gpu_host)
+    )
 
 
 def _processes(gpu_host: dict[str, Any]) -> list[str]:
     devices = (gpu_host.get("gpus") or {}).get("devices") or {}
-    return [str(process.get("name")) for device in devices.values() for process in device.get("processes") or () if process.get("name")]
+    return [
+        str(process.get("name"))
+        for device in devices.values()
+        for process in device.get("processes") or ()
+        if process.get("name")
+    ]

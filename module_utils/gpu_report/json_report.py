@@ -1,4 +1,5 @@
 """The report as JSON: docs/report.schema.json is its form, and `schema` its version."""
+
 from __future__ import annotations
 
 import json
@@ -6,8 +7,11 @@ from typing import Any
 
 
 def render(report: dict[str, Any]) -> bytes:
-    """The bytes of report.json: a line a part, and a line a host. (Indented throughout, a fleet's takes Python twenty times as long.)"""
-    parts = ["%s: %s" % (_json(name), _lines(part) if name == "hosts" else _json(part)) for name, part in report.items()]
+    """The bytes of report.json: a line a part, and a line a host. (Indented throughout, a fleet's takes Python twenty
+    times as long.)"""
+    parts = [
+        "%s: %s" % (_json(name), _lines(part) if name == "hosts" else _json(part)) for name, part in report.items()
+    ]
     return ("{%s}\n" % ",\n ".join(parts)).encode("utf-8", "replace")
 
 

@@ -1,8 +1,9 @@
 """The report as JUnit XML for CI systems: a test suite for each host, a test case for each check.
 
-Only what makes a host unready fails a case. A warning passes its case and stands in its output; an unknown of severity error is an
-error, as nothing is known to be good. A host without results is a suite with one error.
+Only what makes a host unready fails a case. A warning passes its case and stands in its output; an unknown of severity
+error is an error, as nothing is known to be good. A host without results is a suite with one error.
 """
+
 from __future__ import annotations
 
 import re
@@ -56,7 +57,9 @@ def _outcome(case: ET.Element, result: dict[str, Any], check: dict[str, Any]) ->
         element = ET.SubElement(case, tag, message=_safe(result.get("found") or reason), type=status)
         element.text = _safe(_explanation(result, check))
     elif status in _BAD:
-        ET.SubElement(case, "system-out").text = _safe("%s, %s\n%s" % (check["severity"], status, _explanation(result, check)))
+        ET.SubElement(case, "system-out").text = _safe(
+            "%s, %s\n%s" % (check["severity"], status, _explanation(result, check))
+        )
 
 
 def _explanation(result: dict[str, Any], check: dict[str, Any]) -> str:

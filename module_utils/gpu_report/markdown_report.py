@@ -1,8 +1,11 @@
-"""The report as GitHub-flavoured Markdown, to paste into a ticket: findings first, the tables of each host folded below.
+"""The report as GitHub-flavoured Markdown, to paste into a ticket: findings first, the tables of each host folded
+below.
 
-Captured text is data: whatever could be markup, HTML, a mention or a link to another ticket is escaped, and a fence is longer than any
-run of backticks inside it. A ticket holds 65,536 characters at most (GitHub), so what does not fit is left out by name.
+Captured text is data: whatever could be markup, HTML, a mention or a link to another ticket is escaped, and a fence is
+longer than any run of backticks inside it. A ticket holds 65,536 characters at most (GitHub), so what does not fit is
+left out by name.
 """
+
 from __future__ import annotations
 
 import re
@@ -42,7 +45,9 @@ def render(report: dict[str, Any]) -> bytes:
             parts.append(section)
             room -= len(section) + 1
     if left_out:
-        parts.append("*Left out for length: the tables of %s. They are in report.html.*\n" % escape(words.names(left_out)))
+        parts.append(
+            "*Left out for length: the tables of %s. They are in report.html.*\n" % escape(words.names(left_out))
+        )
     return "\n".join(parts).encode("utf-8", "replace")
 
 
@@ -52,7 +57,11 @@ def _shortened(parts: list[str]) -> list[str]:
     room = LIMIT
     for part in parts:
         if len(part) > room:
-            return [*kept, "*Left out for length: %s below this. It is in report.html.*\n" % words.count(len(parts) - len(kept), "section")]
+            return [
+                *kept,
+                "*Left out for length: %s below this. It is in report.html.*\n"
+                % words.count(len(parts) - len(kept), "section"),
+            ]
         kept.append(part)
         room -= len(part)
     return kept
@@ -66,7 +75,11 @@ def escape(text: Any) -> str:
     flat = _MARKUP.sub(r"\\\1", flat.replace("&", "&amp;"))
     flat = re.sub(r"([@#])(?=\w)", r"\1<!-- -->", flat)  # @name and #12 would notify and link
     flat = re.sub(r"(?i)\b(https?|ftp)://", r"\1:<!-- -->//", flat)
-    return _AT_START.sub(r"\1\\\2", flat) if not re.match(r"\s*\d", flat) else re.sub(r"^(\s*\d+)([.)]\s)", r"\1\\\2", flat)
+    return (
+        _AT_START.sub(r"\1\\\2", flat)
+        if not re.match(r"\s*\d", flat)
+        else re.sub(r"^(\s*\d+)([.)]\s)", r"\1\\\2", flat)
+    )
 
 
 def code(text: Any) -> str:
@@ -89,19 +102,28 @@ def _longest_run(text: str) -> int:
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]], numbers: Sequence[int] = ()) -> str:
     """Cells are Markdown already."""
-    lines = ["| %s |" % " | ".join(head), "|%s|" % "|".join("--:" if number in numbers else "---" for number in range(len(head)))]
+    lines = [
+        "| %s |" % " | ".join(head),
+        "|%s|" % "|".join("--:" if number in numbers else "---" for number in range(len(head))),
+    ]
     return "\n".join([*lines, *("| %s |" % " | ".join(row) for row in rows)]) + "\n"
 
 
 def _facts_table(data: Table) -> str:
-    return _table([escape(name) for name in data.head], [[escape(cell) for cell in row] for row in data.rows], data.numbers)
+    return _table(
+        [escape(name) for name in data.head], [[escape(cell) for cell in row] for row in data.rows], data.numbers
+    )
 
 
 def _parts(report: dict[str, Any], found: findings.Findings) -> Iterator[str]:
     """The report but for the tables of the hosts, in parts that stand alone."""
     run, totals = report["run"], report["totals"]
     counts = totals["checks"]
-    said = ["%d %s" % (counts[status], status) for status in ("pass", "fail", "unknown", "error", "waived", "skip") if counts[status]]
+    said = [
+        "%d %s" % (counts[status], status)
+        for status in ("pass", "fail", "unknown", "error", "waived", "skip")
+        if counts[status]
+    ]
     yield "# GPU host validation: %s\n" % _verdict(totals["hosts"])
     yield "%s, %s, %s s, ansible-core %s. %s: %s.\n" % (
         escape(run["playbook"]), escape(run["started_at"]), run["seconds"], escape(run["ansible_core"]),
@@ -112,12 +134,19 @@ def _parts(report: dict[str, Any], found: findings.Findings) -> Iterator[str]:
     if found.causes:
         yield "## What is wrong, and what to do\n"
     for number, finding in enumerate(found.causes, 1):
-        yield "\n".join(_finding(finding, "### %d. %s on %s" % (number, code(finding.check), escape(words.names(finding.hosts)))))
-    for title, group in (("## Broken checks: a fault of the check, not of the host\n", found.broken), ("## Warnings\n", found.warnings)):
+        yield "\n".join(
+            _finding(finding, "### %d. %s on %s" % (number, code(finding.check), escape(words.names(finding.hosts))))
+        )
+    for title, group in (
+        ("## Broken checks: a fault of the check, not of the host\n", found.broken),
+        ("## Warnings\n", found.warnings),
+    ):
         if group:
             yield title
         for finding in group:
-            yield "\n".join(_finding(finding, "### %s on %s" % (code(finding.check), escape(words.names(finding.hosts)))))
+            yield "\n".join(
+                _finding(finding, "### %s on %s" % (code(finding.check), escape(words.names(finding.hosts))))
+            )
     if found.unknown:
         yield "## Unknown: could not be decided, so not taken for good\n"
         yield "\n".join(_unknown(unknown) for unknown in found.unknown) + "\n"
@@ -141,7 +170,9 @@ def _summary(hosts: dict[str, dict[str, Any]]) -> str:
         count = (host["facts"].get("gpus") or {}).get("count")
         p2p = tables.p2p(host["facts"]) if host["facts"].get("p2p") else ""
         result = ("unreachable: " if host["unreachable"] else "") + "; ".join([*host["problems"], host["message"]])
-        rows.append((escape(name), _STATES[host["state"]], "" if count is None else str(count), escape(p2p), escape(result)))
+        rows.append(
+            (escape(name), _STATES[host["state"]], "" if count is None else str(count), escape(p2p), escape(result))
+        )
     return _table(("Host", "State", "GPUs", "P2P", "Result"), rows, (2,))
 
 
@@ -159,7 +190,10 @@ def _finding(finding: Finding, title: str) -> Iterator[str]:
     for cause in finding.caused_by:
         yield "- **Because of:** %s, which is waived" % code(cause)
     if finding.waiver and finding.waiver.get("expired"):
-        yield "- **Waiver:** expired on %s (it said: %s)" % (escape(finding.waiver["expires"]), escape(finding.waiver["reason"]))
+        yield "- **Waiver:** expired on %s (it said: %s)" % (
+            escape(finding.waiver["expires"]),
+            escape(finding.waiver["reason"]),
+        )
     for symptom, seen in finding.explains.items():
         yield "- **Explains:** %s: %s" % (code(symptom), escape(next(iter(seen))))
     if finding.status == "fail":
@@ -186,13 +220,24 @@ def _unknown(unknown: Unknown) -> str:
     named = ", ".join(code(name) for name in unknown.checks[:_NAMES])
     more = len(unknown.checks) - _NAMES
     note = " (makes the host not ready)" if unknown.blocking else ""
-    return "- %s%s: %s. %s%s" % (escape(words.names(unknown.hosts, 3)), note, reason, named, " and %d more" % more if more > 0 else "")
+    return "- %s%s: %s. %s%s" % (
+        escape(words.names(unknown.hosts, 3)),
+        note,
+        reason,
+        named,
+        " and %d more" % more if more > 0 else "",
+    )
 
 
 def _waived(finding: Finding) -> str:
     waiver = finding.waiver or {}
     hosts = escape(words.names(finding.hosts, 3))
-    return "- %s on %s, until %s: %s" % (code(finding.check), hosts, escape(waiver.get("expires")), escape(waiver.get("reason")))
+    return "- %s on %s, until %s: %s" % (
+        code(finding.check),
+        hosts,
+        escape(waiver.get("expires")),
+        escape(waiver.get("reason")),
+    )
 
 
 def _host(name: str, host: dict[str, Any]) -> Iterator[str]:
@@ -202,7 +247,9 @@ def _host(name: str, host: dict[str, Any]) -> Iterator[str]:
     if not overview and gpus is None and not squares:
         return
     # Inside the HTML element only HTML escapes count.
-    yield "<details><summary>%s: GPUs and P2P</summary>\n" % words.plain(name).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    yield "<details><summary>%s: GPUs and P2P</summary>\n" % words.plain(name).replace("&", "&amp;").replace(
+        "<", "&lt;"
+    ).replace(">", "&gt;")
     for what, value in overview:
         yield "- %s: %s" % (what, escape(value))
     yield ""

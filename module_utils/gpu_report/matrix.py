@@ -1,8 +1,10 @@
-"""Everything that is known of pairs of GPUs, as square tables: the one model that every report draws its P2P tables from.
+"""Everything that is known of pairs of GPUs, as square tables: the one model that every report draws its P2P tables
+from.
 
-Rows are sources, columns are destinations. A cell says in words or figures what its `level` says in colour. Nothing is judged here:
-the levels follow the statuses of the driver, the verdicts of the probe and the limits in its facts.
+Rows are sources, columns are destinations. A cell says in words or figures what its `level` says in colour. Nothing is
+judged here: the levels follow the statuses of the driver, the verdicts of the probe and the limits in its facts.
 """
+
 from __future__ import annotations
 
 from collections.abc import Iterable
@@ -70,7 +72,13 @@ class Matrix:
 def gpus_of(facts: dict[str, Any]) -> list[Gpu]:
     """The GPUs that are part of a pair, in the order of nvidia-smi, those without an index last by address."""
     indices = {address: gpu.get("index") for address, gpu in ((facts.get("gpus") or {}).get("devices") or {}).items()}
-    indices.update({a: gpu.get("index") for a, gpu in ((facts.get("topology") or {}).get("gpus") or {}).items() if indices.get(a) is None})
+    indices.update(
+        {
+            a: gpu.get("index")
+            for a, gpu in ((facts.get("topology") or {}).get("gpus") or {}).items()
+            if indices.get(a) is None
+        }
+    )
     addresses = {*_rows(facts, "p2p", "read"), *_rows(facts, "p2p", "write"), *_rows(facts, "topology", "links")}
     for name in (facts.get("probe") or {}).get("pairs") or {}:
         addresses.update(name.split("->", 1))
@@ -83,7 +91,8 @@ def gpus_of(facts: dict[str, Any]) -> list[Gpu]:
 
 
 def of_host(facts: dict[str, Any]) -> list[Matrix]:
-    """The tables of one host (facts as report.json keeps them): granted and topology, and where the probe ran verdict, bandwidth, latency."""
+    """The tables of one host (facts as report.json keeps them): granted and topology, and where the probe ran verdict,
+    bandwidth, latency."""
     gpus = gpus_of(facts)
     if len(gpus) < 2:
         return []
@@ -92,23 +101,41 @@ def of_host(facts: dict[str, Any]) -> list[Matrix]:
         found.append(_square("topology", "Topology", "", gpus, lambda a, b: _path(facts, a, b), meanings=_PATHS))
     pairs = (facts.get("probe") or {}).get("pairs") or {}
     if pairs and (facts.get("probe") or {}).get("ran"):
-        proven = _square("verdict", "Proven by the probe", "", gpus, lambda a, b: _verdict(facts, pairs.get(_name(a, b)), a, b), meanings=_LADDER)
+        proven = _square(
+            "verdict",
+            "Proven by the probe",
+            "",
+            gpus,
+            lambda a, b: _verdict(facts, pairs.get(_name(a, b)), a, b),
+            meanings=_LADDER,
+        )
         found.append(proven)
         found += _figures(gpus, pairs)
     return found
 
 
 def granted(facts: dict[str, Any], gpus: list[Gpu]) -> Matrix:
-    """What the driver grants: NV# or OK where reading and writing are, else the status (`read/write` where they differ)."""
-    return _square("granted", "Granted by the driver", "", gpus, lambda a, b: _granted(facts, a, b), meanings=MEANINGS.items())
+    """What the driver grants: NV# or OK where reading and writing are, else the status (`read/write` where they
+    differ)."""
+    return _square(
+        "granted", "Granted by the driver", "", gpus, lambda a, b: _granted(facts, a, b), meanings=MEANINGS.items()
+    )
 
 
 def _square(
-    key: str, title: str, unit: str, gpus: list[Gpu], cell: Callable[[str, str], Cell], *, meanings: Iterable[tuple[str, str]] = ()
+    key: str,
+    title: str,
+    unit: str,
+    gpus: list[Gpu],
+    cell: Callable[[str, str], Cell],
+    *,
+    meanings: Iterable[tuple[str, str]] = (),
 ) -> Matrix:
     rows = tuple(tuple(Cell("·", SELF) if a == b else cell(a.address, b.address) for b in gpus) for a in gpus)
     seen = {part for row in rows for one in row for part in (one.text, *one.text.split("/"))}
-    return Matrix(key, title, unit, tuple(gpus), rows, tuple((text, meaning) for text, meaning in meanings if text in seen))
+    return Matrix(
+        key, title, unit, tuple(gpus), rows, tuple((text, meaning) for text, meaning in meanings if text in seen)
+    )
 
 
 def _rows(facts: dict[str, Any], subject: str, name: str) -> dict[str, Any]:
@@ -180,10 +207,26 @@ def _figures(gpus: list[Gpu], pairs: dict[str, Any]) -> list[Matrix]:
     found = []
     if rates:
         best = max(rates)
-        found.append(_square("bandwidth", "Bandwidth", "GB/s", gpus, _figure(pairs, bandwidth, too_little, lambda value: value / best)))
+        found.append(
+            _square(
+                "bandwidth",
+                "Bandwidth",
+                "GB/s",
+                gpus,
+                _figure(pairs, bandwidth, too_little, lambda value: value / best),
+            )
+        )
     if delays:
         least = min(delays)
-        found.append(_square("latency", "Latency of a 12 KiB copy", "µs", gpus, _figure(pairs, latency, too_long, lambda value: least / value)))
+        found.append(
+            _square(
+                "latency",
+                "Latency of a 12 KiB copy",
+                "µs",
+                gpus,
+                _figure(pairs, latency, too_long, lambda value: least / value),
+            )
+        )
     return found
 
 

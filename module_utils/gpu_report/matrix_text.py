@@ -1,4 +1,5 @@
 """The P2P table as plain text: for the terminal, and for a ticket."""
+
 from __future__ import annotations
 
 import textwrap
@@ -11,7 +12,8 @@ _GAP = 1
 
 
 def of_host(facts: dict[str, Any], width: int) -> list[str]:
-    """The lines of one host's P2P: a table only where pairs differ, else a sentence; then the figures of the probe. Empty without pairs."""
+    """The lines of one host's P2P: a table only where pairs differ, else a sentence; then the figures of the probe.
+    Empty without pairs."""
     tables = {table.key: table for table in matrix.of_host(facts)}
     if not tables:
         return []
@@ -30,12 +32,17 @@ def of_host(facts: dict[str, Any], width: int) -> list[str]:
 
 
 def _unknown(table: Matrix, facts: dict[str, Any]) -> str:
-    """The sentence for a host of which no pair is known, "" for any other. A matrix of reads alone is often all that there is."""
+    """The sentence for a host of which no pair is known, "" for any other. A matrix of reads alone is often all that
+    there is."""
     pairs = table.others()
     if table.key != "granted" or any(cell.text != matrix.NO_VALUE for _source, _target, cell in pairs):
         return ""
     seen = [name for name in ("read", "write") if (facts.get("p2p") or {}).get(name)]
-    half = ": the driver's answer for %s is at hand, not the other" % ("reads" if seen == ["read"] else "writes") if len(seen) == 1 else ""
+    half = (
+        ": the driver's answer for %s is at hand, not the other" % ("reads" if seen == ["read"] else "writes")
+        if len(seen) == 1
+        else ""
+    )
     return "%s: unknown whether the driver grants P2P%s" % (_all_of(len(pairs)), half)
 
 
@@ -61,11 +68,20 @@ def _pairs(table: Matrix, by: str, width: int) -> list[str]:
     total = sum(counts.values())
     if len(counts) == 1:
         text = next(iter(counts))
-        meaning = meanings.get(text, "unknown" if text == matrix.NO_VALUE else "NVLink" if text.startswith("NV") else "")
-        return _wrapped("%s %s%s (%s)" % (_all_of(total), text, ": " + meaning if meaning and meaning != text else "", by), width)
+        meaning = meanings.get(
+            text, "unknown" if text == matrix.NO_VALUE else "NVLink" if text.startswith("NV") else ""
+        )
+        return _wrapped(
+            "%s %s%s (%s)" % (_all_of(total), text, ": " + meaning if meaning and meaning != text else "", by), width
+        )
     lines = _wrapped("%d directed pairs, %s; rows are sources:" % (total, by), width)
     lines += draw(table, width)
-    legend = ["%s %s (%d)" % (text, meanings[text], counts.get(text, 0)) if text in counts else "%s %s" % (text, meanings[text]) for text in meanings]
+    legend = [
+        "%s %s (%d)" % (text, meanings[text], counts.get(text, 0))
+        if text in counts
+        else "%s %s" % (text, meanings[text])
+        for text in meanings
+    ]
     return lines + _wrapped("; ".join(legend), width)
 
 
@@ -99,7 +115,9 @@ def _row(cells: list[str], width: int) -> str:
 
 def _range(table: Matrix) -> str:
     """'bandwidth 45.2 to 55.4 GB/s, worst GPU 0 to 4 (0000:01:00.0 to 0000:81:00.0)'."""
-    known = [(float(cell.text), source, target) for source, target, cell in table.others() if cell.text != matrix.NO_VALUE]
+    known = [
+        (float(cell.text), source, target) for source, target, cell in table.others() if cell.text != matrix.NO_VALUE
+    ]
     if not known:
         return "%s: not measured" % table.title.lower()
     low, high = min(known, key=lambda entry: entry[0]), max(known, key=lambda entry: entry[0])

@@ -1,4 +1,5 @@
 """The way of each GPU over PCI Express, from the root complex down, with links and Access Control Services (ACS)."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass, field
@@ -6,7 +7,12 @@ from typing import Any
 
 from . import tables
 
-_KINDS = {"root_port": "root port", "upstream": "switch, upstream port", "downstream": "switch, downstream port", "pci_bridge": "PCI bridge"}
+_KINDS = {
+    "root_port": "root port",
+    "upstream": "switch, upstream port",
+    "downstream": "switch, downstream port",
+    "pci_bridge": "PCI bridge",
+}
 
 
 @dataclass
@@ -24,7 +30,11 @@ def of_host(facts: dict[str, Any]) -> list[Node]:
     pci = facts.get("pci") or {}
     devices = (facts.get("gpus") or {}).get("devices") or {}
     narrow = {entry.get("address") for entry in pci.get("width_reduced") or ()}
-    redirecting = {entry.get("address") for name in ("redirecting_switch_ports", "redirecting_root_ports") for entry in pci.get(name) or ()}
+    redirecting = {
+        entry.get("address")
+        for name in ("redirecting_switch_ports", "redirecting_root_ports")
+        for entry in pci.get(name) or ()
+    }
     roots: dict[str, Node] = {}
     ports: dict[tuple[str, ...], Node] = {}
     for address, gpu in sorted((pci.get("gpus") or {}).items()):

@@ -1,4 +1,5 @@
 """The facts of one host in words and rows, for the HTML and the Markdown report. What is not known reads "unknown"."""
+
 from __future__ import annotations
 
 import statistics
@@ -54,7 +55,9 @@ def overview(facts: dict[str, Any]) -> list[tuple[str, str]]:
     virtual, driver, gpus = (facts.get(name) or {} for name in ("virtualization", "driver", "gpus"))
     dmi, cpu = virtual.get("dmi") or {}, virtual.get("cpu") or {}
     evidence = facts.get("evidence") or {}
-    models = gpus.get("models") or sorted({str(gpu.get("name")) for gpu in ((facts.get("pci") or {}).get("gpus") or {}).values()})
+    models = gpus.get("models") or sorted(
+        {str(gpu.get("name")) for gpu in ((facts.get("pci") or {}).get("gpus") or {}).values()}
+    )
     count = gpus.get("count")
     lines = [
         ("Placement", PLACEMENTS.get(str(virtual.get("placement")), virtual.get("placement"))),
@@ -67,7 +70,12 @@ def overview(facts: dict[str, Any]) -> list[tuple[str, str]]:
         ("P2P", p2p(facts) if facts.get("p2p") else None),
     ]
     if evidence.get("recorded"):
-        lines.append(("Evidence", "a recorded bundle, not the live host" + (" (reconstructed)" if evidence.get("reconstructed") else "")))
+        lines.append(
+            (
+                "Evidence",
+                "a recorded bundle, not the live host" + (" (reconstructed)" if evidence.get("reconstructed") else ""),
+            )
+        )
     return [(name, str(value)) for name, value in lines if value]
 
 
@@ -77,7 +85,10 @@ def _driver(driver: dict[str, Any], gpus: dict[str, Any]) -> str | None:
         return "not loaded" if driver.get("loaded") is False else None
     notes = [str(driver[name]) for name in ("flavor",) if driver.get(name)]
     cuda = gpus.get("cuda_version")
-    return "%s%s" % (version, " (%s)" % ", ".join([*notes, *(["CUDA up to %s" % cuda] if cuda else [])]) if notes or cuda else "")
+    return "%s%s" % (
+        version,
+        " (%s)" % ", ".join([*notes, *(["CUDA up to %s" % cuda] if cuda else [])]) if notes or cuda else "",
+    )
 
 
 def p2p(facts: dict[str, Any]) -> str:
@@ -104,15 +115,21 @@ def _pairs(total: Any) -> str:
 
 
 def gpus(facts: dict[str, Any]) -> Table | None:
-    """The GPU table: those of nvidia-smi in its order, then those that only the PCI bus shows. None where there is none."""
+    """The GPU table: those of nvidia-smi in its order, then those that only the PCI bus shows. None where there is
+    none."""
     seen, on_bus = (facts.get("gpus") or {}).get("devices") or {}, (facts.get("pci") or {}).get("gpus") or {}
     if not seen and not on_bus:
         return None
-    in_order = sorted(seen, key=lambda address: (seen[address].get("index") is None, seen[address].get("index") or 0, address))
+    in_order = sorted(
+        seen, key=lambda address: (seen[address].get("index") is None, seen[address].get("index") or 0, address)
+    )
     rows = [_gpu(address, seen[address], on_bus.get(address) or {}, facts) for address in in_order]
     for address in sorted(set(on_bus) - set(seen)):
         bound = on_bus[address].get("driver")
-        name = "%s (not shown by nvidia-smi; driver: %s)" % (word(on_bus[address].get("name")), UNKNOWN if bound is None else bound or "none")
+        name = "%s (not shown by nvidia-smi; driver: %s)" % (
+            word(on_bus[address].get("name")),
+            UNKNOWN if bound is None else bound or "none",
+        )
         rows.append(("–", address, link(on_bus[address].get("link")), *["–"] * 6, name))
     head = ("GPU", "PCI address", "PCIe link", "BAR1", "Memory used", "ECC", "Temp.", "Power", "NUMA node", "Name")
     return Table(head, rows, (3, 4, 6, 7, 8))
@@ -120,7 +137,13 @@ def gpus(facts: dict[str, Any]) -> Table | None:
 
 def _gpu(address: str, gpu: dict[str, Any], bus: dict[str, Any], facts: dict[str, Any]) -> tuple[str, ...]:
     if gpu.get("lost"):
-        return (word(gpu.get("index")), address, link(bus.get("link")), *["–"] * 6, "LOST: %s" % word(gpu.get("name") or bus.get("name")))
+        return (
+            word(gpu.get("index")),
+            address,
+            link(bus.get("link")),
+            *["–"] * 6,
+            "LOST: %s" % word(gpu.get("name") or bus.get("name")),
+        )
     generation, width = (gpu.get("link_" + name) for name in ("generation", "width"))
     most = gpu.get("link_generation_max"), gpu.get("link_width_max")
     in_topology = ((facts.get("topology") or {}).get("gpus") or {}).get(address) or {}
@@ -132,7 +155,9 @@ def _gpu(address: str, gpu: dict[str, Any], bus: dict[str, Any], facts: dict[str
     return (
         word(gpu.get("index")),
         address,
-        UNKNOWN if generation is None and width is None else "gen %s, x%s" % (_of(generation, most[0]), _of(width, most[1])),
+        UNKNOWN
+        if generation is None and width is None
+        else "gen %s, x%s" % (_of(generation, most[0]), _of(width, most[1])),
         _gib(gpu.get("bar1_mib")),
         _part(_gib(gpu.get("memory_used_mib")), _gib(gpu.get("memory_total_mib"))),
         ecc,
@@ -152,7 +177,13 @@ def _part(value: str, whole: str) -> str:
 
 
 def _gib(mib: Any) -> str:
-    return "%.1f GiB" % (mib / 1024) if isinstance(mib, (int, float)) and mib % 1024 else "%d GiB" % (mib // 1024) if _number(mib) else word(mib)
+    return (
+        "%.1f GiB" % (mib / 1024)
+        if isinstance(mib, (int, float)) and mib % 1024
+        else "%d GiB" % (mib // 1024)
+        if _number(mib)
+        else word(mib)
+    )
 
 
 def _watts(value: Any) -> str:
@@ -171,7 +202,12 @@ def link(state: dict[str, Any] | None) -> str:
         return UNKNOWN
     slow = " of %g" % fastest if fastest is not None and fastest != speed else ""
     narrow = " of x%s" % widest if widest is not None and widest != width else ""
-    return "%s%s GT/s, %s%s" % ("unknown" if speed is None else "%g" % speed, slow, "x%s" % width if width is not None else UNKNOWN, narrow)
+    return "%s%s GT/s, %s%s" % (
+        "unknown" if speed is None else "%g" % speed,
+        slow,
+        "x%s" % width if width is not None else UNKNOWN,
+        narrow,
+    )
 
 
 def figures(facts: dict[str, Any]) -> Table | None:
@@ -179,7 +215,11 @@ def figures(facts: dict[str, Any]) -> Table | None:
     probe = facts.get("probe") or {}
     measured = [*(probe.get("pairs") or {}).values()] or [*(probe.get("loopback") or {}).values()]
     methods = probe.get("methods") or {}
-    rows = [row for group in ("bandwidth_gb_s", "latency_us", "control_latency_us") for row in _figure_rows(measured, group, methods)]
+    rows = [
+        row
+        for group in ("bandwidth_gb_s", "latency_us", "control_latency_us")
+        for row in _figure_rows(measured, group, methods)
+    ]
     return Table(("Figure", "Lowest", "Median", "Highest", "Unit", "Method"), rows, (1, 2, 3)) if rows else None
 
 
@@ -206,13 +246,23 @@ def collective(facts: dict[str, Any]) -> Table | None:
         one, other = configured.get(size) or {}, control.get(size) or {}
         wrong = ", ".join(word(arm.get("wrong")) for arm in (one, other))
         rows.append((_bytes(int(size)), *_all_reduce(one), *_all_reduce(other), wrong))
-    head = ("Size", "Time", "Bus bandwidth", "Time, P2P off", "Bus bandwidth, P2P off", "Wrong values (with, without P2P)")
+    head = (
+        "Size",
+        "Time",
+        "Bus bandwidth",
+        "Time, P2P off",
+        "Bus bandwidth, P2P off",
+        "Wrong values (with, without P2P)",
+    )
     return Table(head, rows, (1, 2, 3, 4, 5)) if rows else None
 
 
 def _all_reduce(figures: dict[str, Any]) -> tuple[str, ...]:
     median, rate = (figures.get("latency_us") or {}).get("median"), figures.get("bus_bandwidth_gb_s")
-    return tuple("%s %s" % (matrix.short(value), unit) if value is not None else UNKNOWN for value, unit in ((median, "µs"), (rate, "GB/s")))
+    return tuple(
+        "%s %s" % (matrix.short(value), unit) if value is not None else UNKNOWN
+        for value, unit in ((median, "µs"), (rate, "GB/s"))
+    )
 
 
 def _bytes(size: int) -> str:
@@ -233,20 +283,37 @@ def _notes(probe: dict[str, Any], labels: dict[str, str]) -> Iterator[str]:
         yield "The probe did not run: %s." % (probe.get("skipped_reason") or "no reason was given")
     elif probe.get("seconds") is not None:
         gpus = words.count(len(probe.get("devices") or ()), "GPU")
-        alone = "" if probe.get("pairs") else "; with one there is no pair, so it copied to itself" if probe.get("loopback") else ""
+        alone = (
+            ""
+            if probe.get("pairs")
+            else "; with one there is no pair, so it copied to itself"
+            if probe.get("loopback")
+            else ""
+        )
         yield "Measured on %s in %g s%s." % (gpus, probe["seconds"], alone)
     if cuda.get("initialised") is False:
         causes = "; ".join(map(str, cuda.get("causes") or ()))
-        yield "CUDA does not initialise: %s.%s" % (cuda.get("result_name") or "no answer", " Causes: %s." % causes if causes else "")
+        yield "CUDA does not initialise: %s.%s" % (
+            cuda.get("result_name") or "no answer",
+            " Causes: %s." % causes if causes else "",
+        )
     into = {target: value for target, value in (probe.get("many_to_one_gb_s") or {}).items() if value is not None}
     if into:
         least, most = (choose(into, key=lambda target: into[target]) for choose in (min, max))
         low, high = matrix.short(into[least]), matrix.short(into[most])
-        spread = "%s GB/s together" % low if low == high else "%s to %s GB/s together, least into GPU %s" % (low, high, labels.get(least, least))
+        spread = (
+            "%s GB/s together" % low
+            if low == high
+            else "%s to %s GB/s together, least into GPU %s" % (low, high, labels.get(least, least))
+        )
         yield "All others into one GPU at once: %s." % spread
     if probe.get("all_at_once_gb_s") is not None:
         yield "All pairs at once: %s GB/s together." % matrix.short(probe["all_at_once_gb_s"])
-    for name, text in (("corrupt_under_load", "Corrupt under load"), ("collapsed_under_load", "Collapsed under load"), ("skipped_gpus", "Left out")):
+    for name, text in (
+        ("corrupt_under_load", "Corrupt under load"),
+        ("collapsed_under_load", "Collapsed under load"),
+        ("skipped_gpus", "Left out"),
+    ):
         if probe.get(name):
             yield "%s: %s." % (text, "; ".join(map(str, probe[name])))
     all_reduce = probe.get("collective") or {}
@@ -257,13 +324,18 @@ def _notes(probe: dict[str, Any], labels: dict[str, str]) -> Iterator[str]:
         yield "All-reduce: %s%s." % (str(all_reduce["verdict"]).replace("_", " "), ": %s" % because if because else "")
         for arm, state in (all_reduce.get("arms") or {}).items():
             if state.get("state") != "finished":
-                yield "All-reduce, %s: %s, %s." % (arm.replace("_", " "), word(state.get("state")), state.get("detail") or "no reason was given")
+                yield "All-reduce, %s: %s, %s." % (
+                    arm.replace("_", " "),
+                    word(state.get("state")),
+                    state.get("detail") or "no reason was given",
+                )
     elif all_reduce.get("reason"):
         yield "All-reduce: not run (%s)." % all_reduce["reason"]
 
 
 def faulty_pairs(facts: dict[str, Any]) -> list[str]:
-    """A sentence for each verdict and reason that keeps pairs from being proven, with the pairs that share it; those of most pairs first."""
+    """A sentence for each verdict and reason that keeps pairs from being proven, with the pairs that share it; those of
+    most pairs first."""
     probe = facts.get("probe") or {}
     labels = {gpu.address: gpu.label for gpu in matrix.gpus_of(facts)}
     groups: dict[tuple[str, str], list[str]] = {}
@@ -274,6 +346,8 @@ def faulty_pairs(facts: dict[str, Any]) -> list[str]:
             key = (str(pair.get("verdict")).replace("_", " "), str(pair.get("reason") or "no reason was given"))
             groups.setdefault(key, []).append(ends)
     ordered = sorted(groups.items(), key=lambda group: -len(group[1]))
-    told = ["%s, %s: %s" % (verdict, reason, words.names(pairs, _PAIRS)) for (verdict, reason), pairs in ordered[:_REASONS]]
+    told = [
+        "%s, %s: %s" % (verdict, reason, words.names(pairs, _PAIRS)) for (verdict, reason), pairs in ordered[:_REASONS]
+    ]
     rest = sum(len(pairs) for _key, pairs in ordered[_REASONS:])
     return [*told, "and %s with other figures" % words.count(rest, "more pair")] if rest else told

@@ -2,6 +2,7 @@
 
 Gives (text, tone) lines; the callback turns tones into the user's colours.
 """
+
 from __future__ import annotations
 
 import textwrap
@@ -32,7 +33,12 @@ def _wrapped(first: str, text: str, width: int, indent: int | None = None) -> li
     lines: list[str] = []
     for paragraph in str(text).split("\n") or [""]:
         lines += textwrap.wrap(
-            paragraph, width, initial_indent=rest if lines else first, subsequent_indent=rest, break_long_words=False, break_on_hyphens=False
+            paragraph,
+            width,
+            initial_indent=rest if lines else first,
+            subsequent_indent=rest,
+            break_long_words=False,
+            break_on_hyphens=False,
         ) or ([] if lines else [first.rstrip()])
     return lines
 
@@ -111,7 +117,9 @@ class _Report:
                 yield line, BAD
         recorded = self._recorded()
         if recorded:
-            for line in _wrapped("  recorded   ", "%s (read from a bundle, not from the host)" % words.names(recorded, 30), self._width):
+            for line in _wrapped(
+                "  recorded   ", "%s (read from a bundle, not from the host)" % words.names(recorded, 30), self._width
+            ):
                 yield line, MUTED
 
     def _section(self, title: str, lines: Iterator[Line]) -> Iterator[Line]:
@@ -146,9 +154,13 @@ class _Report:
         several = len(finding.hosts) > 1 and len(finding.found) > 1
         for number, (text, hosts) in enumerate(finding.found.items()):
             if number == _VARIANTS:
-                yield from self._labelled("", "and %d more readings, in report.json" % (len(finding.found) - _VARIANTS), MUTED)
+                yield from self._labelled(
+                    "", "and %d more readings, in report.json" % (len(finding.found) - _VARIANTS), MUTED
+                )
                 return
-            yield from self._labelled("found" if number == 0 else "", ("%s: " % words.names(hosts, 3) if several else "") + text, STRONG)
+            yield from self._labelled(
+                "found" if number == 0 else "", ("%s: " % words.names(hosts, 3) if several else "") + text, STRONG
+            )
 
     def _explains(self, finding: Finding) -> Iterator[Line]:
         label = "explains"
@@ -157,12 +169,16 @@ class _Report:
             text = " ".join(next(iter(seen)).split())
             of = " on %s" % words.names(hosts, 3) if hosts != finding.hosts else ""
             more = " (differs between hosts)" if len(seen) > 1 else ""
-            yield from self._labelled(label, "%s%s: %s%s" % (symptom, of, textwrap.shorten(text, 160, placeholder=" …"), more))
+            yield from self._labelled(
+                label, "%s%s: %s%s" % (symptom, of, textwrap.shorten(text, 160, placeholder=" …"), more)
+            )
             label = ""
 
     def _expired(self, finding: Finding) -> Iterator[Line]:
         if finding.waiver and finding.waiver.get("expired"):
-            yield from self._labelled("waiver", "expired on %s (it said: %s)" % (finding.waiver["expires"], finding.waiver["reason"]), DOUBT)
+            yield from self._labelled(
+                "waiver", "expired on %s (it said: %s)" % (finding.waiver["expires"], finding.waiver["reason"]), DOUBT
+            )
 
     def _remedy(self, finding: Finding) -> Iterator[Line]:
         remedy = finding.remedy
@@ -191,18 +207,25 @@ class _Report:
             yield "", PLAIN
 
     def _pairs(self) -> Iterator[Line]:
-        """One table for all hosts with the same: of hosts that were probed or on which something about P2P failed, with -v of all."""
+        """One table for all hosts with the same: of hosts that were probed or on which something about P2P failed, with
+        -v of all."""
         tables: dict[tuple[str, ...], list[str]] = {}
         for name, host in self._hosts.items():
             probed = host["facts"].get("probe") is not None  # that it did not run, and why, is worth knowing too
-            failed = any(r["status"] == "fail" and "p2p" in self._report["checks"][r["id"]]["tags"] for r in host["results"])
+            failed = any(
+                r["status"] == "fail" and "p2p" in self._report["checks"][r["id"]]["tags"] for r in host["results"]
+            )
             if self._verbosity or probed or failed:
                 lines = tuple(matrix_text.of_host(host["facts"], self._width - 4))
                 if lines:
                     tables.setdefault(lines, []).append(name)
         for number, (lines, names) in enumerate(tables.items()):
             if number == _TABLES and not self._verbosity:
-                yield from self._item("and on %s, in report.html" % words.count(sum(map(len, list(tables.values())[number:])), "more host"), MUTED)
+                yield from self._item(
+                    "and on %s, in report.html"
+                    % words.count(sum(map(len, list(tables.values())[number:])), "more host"),
+                    MUTED,
+                )
                 return
             yield from self._item("%s:" % words.names(names), STRONG)
             for line in lines:
@@ -210,7 +233,9 @@ class _Report:
 
     def _broken(self) -> Iterator[Line]:
         for finding in self._found.broken:
-            yield from self._item("%s (%s): %s" % (finding.check, words.names(finding.hosts, 3), next(iter(finding.found))), BAD)
+            yield from self._item(
+                "%s (%s): %s" % (finding.check, words.names(finding.hosts, 3), next(iter(finding.found))), BAD
+            )
 
     def _item(self, text: str, tone: str = PLAIN) -> Iterator[Line]:
         for line in _wrapped("  - ", text, self._width):
@@ -233,9 +258,15 @@ class _Report:
     def _warnings(self) -> Iterator[Line]:
         for finding in self._found.warnings:
             note = " [info]" if finding.severity == "info" else ""
-            yield from self._item("%s%s (%s): %s" % (finding.check, note, words.names(finding.hosts, 3), next(iter(finding.found))), DOUBT)
+            yield from self._item(
+                "%s%s (%s): %s" % (finding.check, note, words.names(finding.hosts, 3), next(iter(finding.found))), DOUBT
+            )
             if finding.remedy:
-                for line in _wrapped("    do: ", "%s: %s" % (words.where(finding.remedy, finding.hosts), finding.remedy["text"]), self._width):
+                for line in _wrapped(
+                    "    do: ",
+                    "%s: %s" % (words.where(finding.remedy, finding.hosts), finding.remedy["text"]),
+                    self._width,
+                ):
                     yield line, PLAIN
                 if self._verbosity:
                     for command in finding.remedy["commands"]:
@@ -244,19 +275,30 @@ class _Report:
     def _waived(self) -> Iterator[Line]:
         for finding in self._found.waived:
             waiver = finding.waiver or {}
-            text = "%s (%s), until %s: %s" % (finding.check, words.names(finding.hosts, 3), waiver.get("expires"), waiver.get("reason"))
+            text = "%s (%s), until %s: %s" % (
+                finding.check,
+                words.names(finding.hosts, 3),
+                waiver.get("expires"),
+                waiver.get("reason"),
+            )
             yield from self._item(text, MUTED)
 
     def _every_check(self) -> Iterator[Line]:
         for name, host in self._hosts.items():
             for result in host["results"]:
                 note = result.get("found") or result.get("reason") or ""
-                yield from self._item("%s: %s %s%s" % (name, result["status"], result["id"], ": " + note if note else ""), MUTED)
+                yield from self._item(
+                    "%s: %s %s%s" % (name, result["status"], result["id"], ": " + note if note else ""), MUTED
+                )
 
     def _totals(self) -> Iterator[Line]:
         checks = self._report["totals"]["checks"]
         parts = ["%d %s" % (checks[status], word) for status, word in _STATUS_WORDS if checks[status]]
-        text = "%s on %s: %s." % (words.count(checks["total"], "check"), words.count(len(self._hosts), "host"), ", ".join(parts) or "none ran")
+        text = "%s on %s: %s." % (
+            words.count(checks["total"], "check"),
+            words.count(len(self._hosts), "host"),
+            ", ".join(parts) or "none ran",
+        )
         for line in _wrapped("", text, self._width, 2):
             yield line, MUTED
         if self._found.causes:

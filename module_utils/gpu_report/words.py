@@ -1,4 +1,5 @@
 """Words that every report for people shares."""
+
 from __future__ import annotations
 
 import re

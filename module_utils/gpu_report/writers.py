@@ -1,4 +1,5 @@
 """The report files: one writer a format, each from the same report. A new format is one module and one line here."""
+
 from __future__ import annotations
 
 import os

@@ -26,8 +26,11 @@ _METRIC = re.compile(r"^([A-Za-z_:][\w:]*)(?:\{[^}]*\})? ([0-9.eE+-]+|NaN|[+-]In
 _RUN = re.compile(r"(\S)\1{9,}|(\b\w{1,12}\b)(?:\W+\2\b){9,}")
 
 
-def read(evidence: Evidence, base: str, engine: Engine | None, errors: Errors, *, key: str | None = None, light: bool = False) -> dict[str, Any]:
-    """FACTS. `reachable`: whether anything listens; None where it was not asked. `health`: ``{code, answered, seconds, problem}``.
+def read(
+    evidence: Evidence, base: str, engine: Engine | None, errors: Errors, *, key: str | None = None, light: bool = False
+) -> dict[str, Any]:
+    """FACTS. `reachable`: whether anything listens; None where it was not asked. `health`: ``{code, answered, seconds,
+    problem}``.
 
     `models_problem`: what is wrong with the list of models; None where it is right, and where it is unknown.
     `light` asks for health and models only.
@@ -39,10 +42,17 @@ def read(evidence: Evidence, base: str, engine: Engine | None, errors: Errors, *
     if health.status == NOT_CAPTURED:
         return found
     found["reachable"] = health.status != ABSENT
-    found["health"] = {"code": health.code, "answered": health.ok, "seconds": health.seconds, "problem": health.reason or None}
+    found["health"] = {
+        "code": health.code,
+        "answered": health.ok,
+        "seconds": health.seconds,
+        "problem": health.reason or None,
+    }
     if health.status == ABSENT:
         return found
-    limit = 3.0 if health.status == TIMEOUT else SECONDS  # a server that accepts and never answers is asked once in full
+    limit = (
+        3.0 if health.status == TIMEOUT else SECONDS
+    )  # a server that accepts and never answers is asked once in full
     _models(evidence.fetch("GET", base + "/v1/models", headers=headers, timeout=limit), found, errors)
     if engine and not light:
         _information(evidence, engine, found, errors, headers=headers, limit=limit)
@@ -63,7 +73,9 @@ def _models(answer: Fetched, found: dict[str, Any], errors: Errors) -> None:
         told.add(answer.name, "holds no list of models")
     errors.entries.extend(told.entries)
     if not isinstance(entries, list):
-        found["models_problem"] = "; ".join("%s %s" % (entry["source"], entry["problem"]) for entry in told.entries) or None
+        found["models_problem"] = (
+            "; ".join("%s %s" % (entry["source"], entry["problem"]) for entry in told.entries) or None
+        )
         return
     models = [entry for entry in entries if isinstance(entry, dict) and isinstance(entry.get("id"), str)]
     found["models"] = [entry["id"] for entry in models]
@@ -75,7 +87,15 @@ def _models(answer: Fetched, found: dict[str, Any], errors: Errors) -> None:
         found.update(context_length=_integer(first.get("max_model_len")), created=_integer(first.get("created")))
 
 
-def _information(evidence: Evidence, engine: Engine, found: dict[str, Any], errors: Errors, *, headers: Mapping[str, str], limit: float) -> None:
+def _information(
+    evidence: Evidence,
+    engine: Engine,
+    found: dict[str, Any],
+    errors: Errors,
+    *,
+    headers: Mapping[str, str],
+    limit: float,
+) -> None:
     base = found["base"]
     for path in engine.server_info:
         answer = evidence.fetch("GET", base + path, headers=headers, timeout=limit)
@@ -154,14 +174,28 @@ def decoded(answer: Fetched, errors: Errors) -> Any:
     return content
 
 
-def generate(evidence: Evidence, base: str, model: str, errors: Errors, *, key: str | None = None, pattern: str | None = None) -> dict[str, Any]:
+def generate(
+    evidence: Evidence, base: str, model: str, errors: Errors, *, key: str | None = None, pattern: str | None = None
+) -> dict[str, Any]:
     """The same deterministic prompt twice, through the API that clients use, streamed.
 
-    ``{ran, answered, text, sane, finite, repeatable, expected, first_token_s, tokens_per_s, tokens, problem}``; `finite` None where the
-    engine gives no logprobs, `expected` None where no pattern was given.
+    ``{ran, answered, text, sane, finite, repeatable, expected, first_token_s, tokens_per_s, tokens, problem}``;
+    `finite` None where the engine gives no logprobs, `expected` None where no pattern was given.
     """
     result: dict[str, Any] = dict.fromkeys(
-        ("answered", "text", "sane", "finite", "repeatable", "expected", "first_token_s", "tokens_per_s", "tokens", "problem", "insane_because")
+        (
+            "answered",
+            "text",
+            "sane",
+            "finite",
+            "repeatable",
+            "expected",
+            "first_token_s",
+            "tokens_per_s",
+            "tokens",
+            "problem",
+            "insane_because",
+        )
     )
     result["ran"] = True
     first = _once(evidence, base, model, key, 1)
@@ -193,12 +227,20 @@ def _once(evidence: Evidence, base: str, model: str, key: str | None, number: in
     settings = {"model": model, "max_tokens": TOKENS, "temperature": 0, "stream": True, "seed": 1}
     ways = (
         ("/v1/completions", {**settings, "prompt": PROMPT, "logprobs": 1}),
-        ("/v1/chat/completions", {**settings, "messages": [{"role": "user", "content": "Name the capital of France."}]}),
+        (
+            "/v1/chat/completions",
+            {**settings, "messages": [{"role": "user", "content": "Name the capital of France."}]},
+        ),
     )
     answer = Fetched("POST", base, ABSENT)
     for path, body in ways:
         answer = evidence.fetch(
-            "POST", base + path, json.dumps(body).encode(), headers=headers, timeout=GENERATION_SECONDS, label="generation %d" % number
+            "POST",
+            base + path,
+            json.dumps(body).encode(),
+            headers=headers,
+            timeout=GENERATION_SECONDS,
+            label="generation %d" % number,
         )
         if answer.code not in (404, 405):
             break
@@ -207,7 +249,14 @@ def _once(evidence: Evidence, base: str, model: str, key: str | None, number: in
 
 def read_stream(answer: Fetched) -> dict[str, Any]:
     """One generation from server-sent events, or from one JSON object where the server does not stream."""
-    result: dict[str, Any] = {"text": "", "tokens": 0, "finite": None, "first_token_s": answer.first_byte_s, "tokens_per_s": None, "problem": None}
+    result: dict[str, Any] = {
+        "text": "",
+        "tokens": 0,
+        "finite": None,
+        "first_token_s": answer.first_byte_s,
+        "tokens_per_s": None,
+        "problem": None,
+    }
     if not answer.ok or answer.code != 200:
         said = " ".join(answer.text.split())[:200]
         result["problem"] = answer.reason if not answer.ok else "HTTP %s: %s" % (answer.code, said or "no text")
@@ -252,7 +301,8 @@ def _take_choice(choice: dict[str, Any], result: dict[str, Any], logprobs: list[
         result["tokens"] += 1
     found = choice.get("logprobs")
     if isinstance(found, dict) and isinstance(found.get("token_logprobs"), list):
-        # JSON has no NaN: engines write null, Python's parser also takes NaN. The first of an echoed prompt is null by definition.
+        # JSON has no NaN: engines write null, Python's parser also takes NaN. The first of an echoed prompt is null by
+        # definition.
         logprobs.extend(found["token_logprobs"])
     if str(choice.get("finish_reason") or "").lower().startswith("nan"):
         result["problem"] = "the engine reports NaN"

@@ -1,4 +1,6 @@
-"""The arguments of a server against the installed engine's own --help, before anything is stopped: unknown and renamed flags, choices."""
+"""The arguments of a server against the installed engine's own --help, before anything is stopped: unknown and renamed
+flags, choices."""
+
 from __future__ import annotations
 
 import difflib
@@ -13,7 +15,8 @@ _CHOICES = re.compile(r"\{([^{}\s]+)\}|\[([^\[\]\s|]+(?:\|[^\[\]\s|]+)+)\]")  # 
 
 
 def options_of(text: str) -> dict[str, list[str] | None]:
-    """``{"--flag": choices or None}`` of a --help text: only what stands in the column of the options, not what their texts mention."""
+    """``{"--flag": choices or None}`` of a --help text: only what stands in the column of the options, not what their
+    texts mention."""
     found: dict[str, list[str] | None] = {}
     for match in _OPTION_LINE.finditer(text):
         head = re.split(r"\s{3,}| {2}(?=[A-Z][a-z])|│", match[1])[0]
@@ -26,7 +29,8 @@ def options_of(text: str) -> dict[str, list[str] | None]:
 
 
 def problems(arguments: dict[str, Any], options: dict[str, list[str] | None], engine: Engine) -> list[dict[str, Any]]:
-    """``[{argument, problem, successor}]`` of `arguments` (names without dashes); empty where the engine knows all of them."""
+    """``[{argument, problem, successor}]`` of `arguments` (names without dashes); empty where the engine knows all of
+    them."""
     found = []
     for name, value in arguments.items():
         flag = "--" + str(name).lstrip("-")
@@ -36,12 +40,24 @@ def problems(arguments: dict[str, Any], options: dict[str, list[str] | None], en
         known = _known(flag, options)
         if known is None:
             successor = _successor(flag, options, engine)
-            found.append({"argument": flag, "problem": "unknown to the installed %s" % engine.name, "successor": successor})
+            found.append(
+                {"argument": flag, "problem": "unknown to the installed %s" % engine.name, "successor": successor}
+            )
         elif known != flag:
-            found.append({"argument": flag, "problem": "a shortened name, which argparse takes for %s; write it in full" % known, "successor": known})
+            found.append(
+                {
+                    "argument": flag,
+                    "problem": "a shortened name, which argparse takes for %s; write it in full" % known,
+                    "successor": known,
+                }
+            )
         else:
             choices = options[flag]
-            wrong = [str(one) for one in (value if isinstance(value, list) else [value]) if choices and value is not True and str(one) not in choices]
+            wrong = [
+                str(one)
+                for one in (value if isinstance(value, list) else [value])
+                if choices and value is not True and str(one) not in choices
+            ]
             if wrong:
                 text = "%s is not one of its choices (%s)" % (", ".join(wrong), ", ".join(choices or ()))
                 found.append({"argument": flag, "problem": text, "successor": None})

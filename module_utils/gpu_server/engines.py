@@ -1,7 +1,9 @@
-"""What differs from engine to engine: how its processes look, what its log says in which phase, where its API is, which flags were renamed.
+"""What differs from engine to engine: how its processes look, what its log says in which phase, where its API is, which
+flags were renamed.
 
-A new engine is one entry of ENGINES. Patterns are read from the engines' own sources (SGLang 0.5.8.post1 to 0.5.23, vLLM 0.20 to 0.32,
-transformers 5) and from recorded logs; they match prefixes, because later versions append to their lines.
+A new engine is one entry of ENGINES. Patterns are read from the engines' own sources (SGLang 0.5.8.post1 to 0.5.23,
+vLLM 0.20 to 0.32, transformers 5) and from recorded logs; they match prefixes, because later versions append to their
+lines.
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ def _phases(*rows: tuple[str, str]) -> tuple[tuple[str, re.Pattern[str]], ...]:
 
 @dataclass(frozen=True)
 class Engine:
-    """One engine. `starts` begins a new start in a log; `phases` are in the order of a start; `ready` is the line that ends it."""
+    """One engine. `starts` begins a new start in a log; `phases` are in the order of a start; `ready` is the line that
+    ends it."""
 
     name: str
     command: re.Pattern[str]  # matches the command line, its words joined by blanks
@@ -46,7 +49,10 @@ SGLANG = Engine(
     starts=re.compile(r"server_args=ServerArgs\("),
     phases=_phases(
         ("arguments", r"server_args=ServerArgs\("),
-        ("distributed", r"Init torch distributed begin|\[Gloo\] Rank \d+ is connected|is using nccl==|Init torch distributed ends"),
+        (
+            "distributed",
+            r"Init torch distributed begin|\[Gloo\] Rank \d+ is connected|is using nccl==|Init torch distributed ends",
+        ),
         ("weights", r"Load weight begin|Loading safetensors|Loading pt checkpoint|Multi-thread loading shards"),
         ("kv_cache", r"Load weight end|Using KV cache dtype|KV Cache is allocated|Memory pool end"),
         ("autotune", r"Running FlashInfer autotune|Entering DeepGEMM JIT Pre-Compile session"),
@@ -60,7 +66,8 @@ SGLANG = Engine(
     decode=re.compile(
         r"Decode batch(?: \[\d+\])?, #running-req: (?P<running>\d+),(?:.*?#(?:full )?token: (?P<tokens>\d+),)?"
         r"(?:.*?token usage: (?P<usage>[0-9.]+),)?"
-        r"(?:.*?(?:cuda|cpu|npu|xpu|\w+) graph: (?P<graph>True|False),)?.*?gen throughput \(token/s\): (?P<rate>[0-9.]+), #queue-req: (?P<queue>\d+)"
+        r"(?:.*?(?:cuda|cpu|npu|xpu|\w+) graph: (?P<graph>True|False),)?.*?gen throughput \(token/s\): "
+        r"(?P<rate>[0-9.]+), #queue-req: (?P<queue>\d+)"
     ),
     tensor_parallel=("tp", "tp-size", "tensor-parallel-size"),
     default_port=30000,
@@ -91,7 +98,9 @@ SGLANG = Engine(
 
 VLLM = Engine(
     name="vllm",
-    command=re.compile(r"(?:^|[/ ])vllm(?: serve\b|\.entrypoints\.openai\.api_server\b|\.entrypoints\.cli\.main serve\b)"),
+    command=re.compile(
+        r"(?:^|[/ ])vllm(?: serve\b|\.entrypoints\.openai\.api_server\b|\.entrypoints\.cli\.main serve\b)"
+    ),
     module=("-m", "vllm.entrypoints.cli.main", "serve"),
     distribution="vllm",
     starts=re.compile(r"non-default args: \{"),
@@ -111,7 +120,8 @@ VLLM = Engine(
     ready=re.compile(r"Application startup complete"),
     rank=re.compile(r"VLLM::Worker(?:_\w+?)??_TP(\d+)|VllmWorker-(\d+)"),
     decode=re.compile(
-        r"Engine \d+: .*?Avg generation throughput: (?P<rate>[0-9.]+) tokens/s, Running: (?P<running>\d+) reqs, Waiting: (?P<queue>\d+) reqs"
+        r"Engine \d+: .*?Avg generation throughput: (?P<rate>[0-9.]+) tokens/s, Running: (?P<running>\d+) reqs, "
+        r"Waiting: (?P<queue>\d+) reqs"
         r"(?:, GPU KV cache usage: (?P<usage>[0-9.]+)%)?(?P<tokens>)(?P<graph>)"
     ),
     tensor_parallel=("tensor-parallel-size", "tp"),
@@ -158,11 +168,18 @@ _SIGNS = (
     (
         "sglang",
         re.compile(
-            r"ServerArgs\(|sglang is using|--mem-fraction-static|Scheduler watchdog timeout|ready to roll|Decode batch.*#running"
+            r"ServerArgs\(|sglang is using|--mem-fraction-static|Scheduler watchdog timeout|ready to roll|Decode "
+            r"batch.*#running"
         ),
     ),
     ("vllm", re.compile(r"\(APIServer pid=|\(EngineCore|vLLM|vllm\b")),
-    ("transformers", re.compile(r"^\[transformers\] Loading |transformers/cli/(?:serve|serving)|options for 'transformers serve'", re.MULTILINE)),
+    (
+        "transformers",
+        re.compile(
+            r"^\[transformers\] Loading |transformers/cli/(?:serve|serving)|options for 'transformers serve'",
+            re.MULTILINE,
+        ),
+    ),
 )
 
 
@@ -178,7 +195,8 @@ def of_log(text: str) -> Engine | None:
 
 
 def flags(words: Sequence[str]) -> dict[str, str | bool | list[str]]:
-    """`--name value`, `--name=value` and bare flags of a command line: ``{"name": value}``; True for a flag without a value."""
+    """`--name value`, `--name=value` and bare flags of a command line: ``{"name": value}``; True for a flag without a
+    value."""
     found: dict[str, str | bool | list[str]] = {}
     position = 0
     while position < len(words):

@@ -1,4 +1,5 @@
-"""All facts of the inference server of a host: what was started, what it says, what it answers, and what that adds up to."""
+"""All facts of the inference server of a host: what was started, what it says, what it answers, and what that adds up
+to."""
 
 from __future__ import annotations
 
@@ -15,20 +16,25 @@ from .log import log_reader, log_source
 
 ZONE_COMMAND = ("date", "+%z")
 FRESH_SECONDS = 60.0  # a decode line this young says what happens now
-COMMANDS = ((gpu_load.GPUS_COMMAND, gpu_load.SECONDS), (gpu_load.APPS_COMMAND, gpu_load.SECONDS), (units.LIST_COMMAND, units.SECONDS))
+COMMANDS = (
+    (gpu_load.GPUS_COMMAND, gpu_load.SECONDS),
+    (gpu_load.APPS_COMMAND, gpu_load.SECONDS),
+    (units.LIST_COMMAND, units.SECONDS),
+)
 
 
 def gather(evidence: Evidence, params: dict[str, Any], errors: Errors) -> dict[str, Any] | None:
     """Facts of the inference server; None where a bundle holds nothing of one.
 
-    `state`: absent, stopped, failed, starting, stalled, ready, unhealthy; `why`: the sentence for it. `engine`, `engines_found`. `unit`
-    (units.py). `process`: `{pid, command, arguments, settings, started_at, age_s, user_id, rss_mib, unit, memlock_kib, open_files, python}`.
-    `environment`: allowed names of the live process. `ranks`: `[{rank, pid, name, state, cpu_s, threads, wait_channel, read_bytes, gpu}]`,
-    `ranks_expected`, `compilers`, `locks`, `p2p_caches`. `gpu` (gpu_load.py), `port` (ports.py), `api` and `generation` (api.py; `ran` is
-    None where the server could not be asked). `model`: the name by which requests ask for it, listed or else of the command line. `log`
-    (log_reader.py, with `kind`, `path`, `age_s`), `nccl` (nccl.py), `packages`, `differences` (settings.py), `stall` (stall.py, only
-    in the state stalled), `busy` (whether requests run) and `busy_because`, `moving`. What the checks ask beyond that: `exposed`,
-    `key_set`, `p2p_cache_denies`, `rank_outliers`, `fault`.
+    `state`: absent, stopped, failed, starting, stalled, ready, unhealthy; `why`: the sentence for it. `engine`,
+    `engines_found`. `unit` (units.py). `process`: `{pid, command, arguments, settings, started_at, age_s, user_id,
+    rss_mib, unit, memlock_kib, open_files, python}`. `environment`: allowed names of the live process. `ranks`:
+    `[{rank, pid, name, state, cpu_s, threads, wait_channel, read_bytes, gpu}]`, `ranks_expected`, `compilers`, `locks`,
+    `p2p_caches`. `gpu` (gpu_load.py), `port` (ports.py), `api` and `generation` (api.py; `ran` is None where the server
+    could not be asked). `model`: the name by which requests ask for it, listed or else of the command line. `log`
+    (log_reader.py, with `kind`, `path`, `age_s`), `nccl` (nccl.py), `packages`, `differences` (settings.py), `stall`
+    (stall.py, only in the state stalled), `busy` (whether requests run) and `busy_because`, `moving`. What the checks
+    ask beyond that: `exposed`, `key_set`, `p2p_cache_denies`, `rank_outliers`, `fault`.
     """
     for argv, limit in COMMANDS:
         evidence.start(argv, limit)
@@ -50,7 +56,9 @@ def gather(evidence: Evidence, params: dict[str, Any], errors: Errors) -> dict[s
     if silent:  # "absent" would be a guess
         told = ", ".join("%d (%s, state %s)" % (one.pid, one.name, one.state) for one in silent)
         facts["state"] = "unhealthy"
-        facts["why"] = "whether a server runs is not known: the kernel does not give the command line of process %s" % told
+        facts["why"] = (
+            "whether a server runs is not known: the kernel does not give the command line of process %s" % told
+        )
     facts["moving"] = stall.moving(facts)
     _generate(evidence, params, facts, errors)
     asked = facts["generation"]
@@ -62,7 +70,9 @@ def gather(evidence: Evidence, params: dict[str, Any], errors: Errors) -> dict[s
     return facts
 
 
-def _process_facts(evidence: Evidence, params: dict[str, Any], table: dict[int, processes.Process], errors: Errors) -> dict[str, Any]:
+def _process_facts(
+    evidence: Evidence, params: dict[str, Any], table: dict[int, processes.Process], errors: Errors
+) -> dict[str, Any]:
     found, silent = processes.servers(evidence, table, errors)
     chosen = _choose(evidence, found, params)
     facts: dict[str, Any] = {
@@ -82,7 +92,9 @@ def _process_facts(evidence: Evidence, params: dict[str, Any], table: dict[int, 
     }
     name = params.get("unit")
     if not chosen:
-        facts["silent"] = [one for one in silent if not name or processes.unit(evidence, one.pid) in (None, _service(name))]
+        facts["silent"] = [
+            one for one in silent if not name or processes.unit(evidence, one.pid) in (None, _service(name))
+        ]
     else:
         top, words, engine = chosen
         live = engines.flags(words)
@@ -110,7 +122,9 @@ def _process_facts(evidence: Evidence, params: dict[str, Any], table: dict[int, 
         facts["ranks_expected"] = engines.tensor_parallel(engine, live)
         facts["ranks"] = _ranks(evidence, engine, below, errors)
         facts["compilers"] = [
-            {"pid": process.pid, "name": process.name, "cpu_s": process.cpu_s} for process in below if process.name in processes.COMPILERS
+            {"pid": process.pid, "name": process.name, "cpu_s": process.cpu_s}
+            for process in below
+            if process.name in processes.COMPILERS
         ]
         name = name or facts["process"]["unit"]
     name = name or next(iter(units.find(evidence)), None)
@@ -118,7 +132,9 @@ def _process_facts(evidence: Evidence, params: dict[str, Any], table: dict[int, 
     return facts
 
 
-def _choose(evidence: Evidence, found: list[tuple[processes.Process, list[str], Engine]], params: dict[str, Any]) -> Any:
+def _choose(
+    evidence: Evidence, found: list[tuple[processes.Process, list[str], Engine]], params: dict[str, Any]
+) -> Any:
     """The server that the parameters name (by unit, else by port); the oldest where they name none."""
     if params.get("unit"):
         return next((one for one in found if processes.unit(evidence, one[0].pid) == _service(params["unit"])), None)
@@ -155,7 +171,9 @@ def _place_ranks(facts: dict[str, Any]) -> None:
                 rank["gpu"] = address
 
 
-def _read_log(evidence: Evidence, params: dict[str, Any], facts: dict[str, Any], engine: Engine | None, errors: Errors) -> None:
+def _read_log(
+    evidence: Evidence, params: dict[str, Any], facts: dict[str, Any], engine: Engine | None, errors: Errors
+) -> None:
     process = facts["process"]
     path = params.get("log")
     if not path and process and not (facts["unit"] and facts["unit"]["output"] and ":" in facts["unit"]["output"]):
@@ -185,26 +203,41 @@ def _started_at(evidence: Evidence, facts: dict[str, Any]) -> float | None:
     return processes.boot_time(evidence) + after if after else None
 
 
-def _read_api(evidence: Evidence, params: dict[str, Any], facts: dict[str, Any], engine: Engine | None, errors: Errors) -> None:
+def _address_to_ask(host: Any) -> str:
+    """Where a server that listens on `host` answers from the host itself."""
+    if not isinstance(host, str) or host in ("0.0.0.0", "::", "*", "localhost"):  # noqa: S104  compared, not bound
+        return "127.0.0.1"
+    return "[%s]" % host if ":" in host else host
+
+
+def _read_api(
+    evidence: Evidence, params: dict[str, Any], facts: dict[str, Any], engine: Engine | None, errors: Errors
+) -> None:
     live = (facts["process"] or {}).get("settings") or {}
     port = params.get("port") or (_port_of(engine, live) if engine and facts["process"] else None)
     facts["port"] = ports.read(evidence, port)
-    host = live.get("host") if isinstance(live.get("host"), str) else None
-    address = "127.0.0.1" if host in (None, "0.0.0.0", "::", "*", "localhost") else "[%s]" % host if ":" in str(host) else host  # noqa: S104
+    address = _address_to_ask(live.get("host"))
     if port is None:
         facts["api"] = dict.fromkeys(api.FACTS)
     else:
         scheme = "https" if "ssl-certfile" in live else "http"
         base = "%s://%s:%d" % (scheme, address, port)
-        facts["api"] = api.read(evidence, base, engine, errors, key=params.get("api_key"), light=bool(params.get("light")))
-    facts["model"] = facts["api"]["model"] or engines.served_name(facts["engine"], (facts["process"] or {}).get("arguments") or ())
+        facts["api"] = api.read(
+            evidence, base, engine, errors, key=params.get("api_key"), light=bool(params.get("light"))
+        )
+    facts["model"] = facts["api"]["model"] or engines.served_name(
+        facts["engine"], (facts["process"] or {}).get("arguments") or ()
+    )
     environment = facts["environment"]
     facts["key_set"] = None if facts["process"] is None else bool("api-key" in live or facts["api"]["needs_key"])
     facts["exposed"] = None
     if facts["port"]["beyond_this_host"] is not None and facts["key_set"] is not None:
-        # A key may also stand in the environment, under a name that never leaves the host: what the API answers without one decides.
+        # A key may also stand in the environment, under a name that never leaves the host: what the API answers without
+        # one decides.
         answered = facts["api"]["models"] is not None and not params.get("api_key")
-        facts["exposed"] = facts["port"]["beyond_this_host"] and not facts["key_set"] and (answered or environment is not None)
+        facts["exposed"] = (
+            facts["port"]["beyond_this_host"] and not facts["key_set"] and (answered or environment is not None)
+        )
 
 
 def _judge_busy(facts: dict[str, Any]) -> None:
@@ -215,12 +248,19 @@ def _judge_busy(facts: dict[str, Any]) -> None:
     if running is not None:
         facts["busy"] = bool(running or queue)
         facts["busy_because"] = "%d requests run, %d wait" % (running, queue or 0)
-    elif decode and decode["age_s"] is not None and decode["age_s"] <= FRESH_SECONDS and (decode["running"] or decode["queue"]):
+    elif (
+        decode
+        and decode["age_s"] is not None
+        and decode["age_s"] <= FRESH_SECONDS
+        and (decode["running"] or decode["queue"])
+    ):
         facts["busy"] = True
         facts["busy_because"] = "%d requests ran %d s ago" % (decode["running"], decode["age_s"])
     elif facts["gpu"]["busy"] is not None:
         facts["busy"] = facts["gpu"]["busy"]
-        facts["busy_because"] = "GPU utilisation is %s %%" % ", ".join("%d" % value for value in facts["gpu"]["utilization"])
+        facts["busy_because"] = "GPU utilisation is %s %%" % ", ".join(
+            "%d" % value for value in facts["gpu"]["utilization"]
+        )
     elif facts["port"]["connections"] == 0:  # an open one may be kept alive for later, and says nothing
         facts["busy"], facts["busy_because"] = False, "no client is connected to port %s" % facts["port"]["port"]
 
@@ -240,13 +280,22 @@ def _named_state(facts: dict[str, Any], scale: float) -> tuple[str, str]:
     said = "%s: %s" % (fault["kind"].replace("_", " "), fault["exception"] or fault["line"]) if fault else ""
     if process is None:
         if unit and unit["active"] in ("failed", "activating"):
-            ended = "%s is %s, exit status %s, %s restarts" % (unit["name"], unit["sub"], unit["exit_status"], unit["restarts"])
+            ended = "%s is %s, exit status %s, %s restarts" % (
+                unit["name"],
+                unit["sub"],
+                unit["exit_status"],
+                unit["restarts"],
+            )
             return "failed", "%s; %s" % (ended, said or log["last_line"] or "no log line")
         if unit and unit["loaded"]:
             return ("failed", said) if fault else ("stopped", "%s is %s" % (unit["name"], unit["active"]))
         return ("failed", said) if fault else ("absent", "no process of a known engine, and no unit of one")
     if health.get("code") == 200:
-        return ("unhealthy", said) if fault and fault["phase"] == "serving" and _not_served_since(log) else ("ready", "/health answers 200")
+        return (
+            ("unhealthy", said)
+            if fault and fault["phase"] == "serving" and _not_served_since(log)
+            else ("ready", "/health answers 200")
+        )
     if log["ready"]:
         now = "answers %s" % health["code"] if health.get("code") else "does not answer: %s" % health.get("problem")
         return "unhealthy", said or "it was ready, and /health now " + now
@@ -267,7 +316,19 @@ def _not_served_since(log: dict[str, Any]) -> bool:
 
 def _generate(evidence: Evidence, params: dict[str, Any], facts: dict[str, Any], errors: Errors) -> None:
     ran, reason = _whether_to_ask(params, facts)
-    names = ("answered", "text", "sane", "finite", "repeatable", "expected", "first_token_s", "tokens_per_s", "tokens", "problem", "insane_because")
+    names = (
+        "answered",
+        "text",
+        "sane",
+        "finite",
+        "repeatable",
+        "expected",
+        "first_token_s",
+        "tokens_per_s",
+        "tokens",
+        "problem",
+        "insane_because",
+    )
     facts["generation"] = {"ran": ran, "skipped_reason": reason, **dict.fromkeys(names)}
     if ran is None:
         told = Errors("server")
@@ -275,12 +336,15 @@ def _generate(evidence: Evidence, params: dict[str, Any], facts: dict[str, Any],
         errors.entries[:0] = told.entries  # first: a check shows a few, and this one says what to do
     if reason is None:
         pattern = params.get("expected_text") or (params.get("expected") or {}).get("text")
-        asked = api.generate(evidence, facts["api"]["base"], facts["model"], errors, key=params.get("api_key"), pattern=pattern)
+        asked = api.generate(
+            evidence, facts["api"]["base"], facts["model"], errors, key=params.get("api_key"), pattern=pattern
+        )
         facts["generation"] = {"skipped_reason": None, **asked}
 
 
 def _whether_to_ask(params: dict[str, Any], facts: dict[str, Any]) -> tuple[bool | None, str | None]:
-    """(False with the reason where there is nothing to ask, or it is not wanted; None with the reason where it cannot be; True, None)."""
+    """(False with the reason where there is nothing to ask, or it is not wanted; None with the reason where it cannot
+    be; True, None)."""
     wanted = params.get("generate") or "idle"
     if wanted == "never":
         return False, "not asked for"
@@ -293,14 +357,18 @@ def _whether_to_ask(params: dict[str, Any], facts: dict[str, Any]) -> tuple[bool
     if facts["api"]["needs_key"]:
         return None, "it wants an API key, give it as api_key (host_validation_server_api_key)"
     if wanted == "idle" and facts["busy"] is None:
-        return None, "whether it is idle is not known; generate=always (host_validation_server_generate) asks all the same"
+        return (
+            None,
+            "whether it is idle is not known; generate=always (host_validation_server_generate) asks all the same",
+        )
     if not facts["model"]:
         return None, facts["api"]["models_problem"] or "neither the API nor the command line names a model"
     return True, None
 
 
 def _host_side(evidence: Evidence, params: dict[str, Any], facts: dict[str, Any], errors: Errors) -> None:
-    """What of the host bears on the server: NCCL's settings against the topology, caches, versions, what the inventory means."""
+    """What of the host bears on the server: NCCL's settings against the topology, caches, versions, what the inventory
+    means."""
     process, environment = facts["process"], facts["environment"]
     home = (environment or {}).get("HOME")
     facts["differences"] = None
@@ -318,4 +386,6 @@ def _host_side(evidence: Evidence, params: dict[str, Any], facts: dict[str, Any]
     amd = vendor[1] == "AuthenticAMD" if vendor else None
     many = (facts["ranks_expected"] or 2) > 1 and len(facts["gpu"]["gpus"] or {}) > 1
     links = topology.gather(evidence, errors) if many else None
-    facts["nccl"] = nccl.read(evidence, environment, links, amd, int(nodes) if isinstance(nodes, str) and nodes.isdigit() else 1)
+    facts["nccl"] = nccl.read(
+        evidence, environment, links, amd, int(nodes) if isinstance(nodes, str) and nodes.isdigit() else 1
+    )

@@ -1,4 +1,5 @@
-"""Memory, utilisation and power of each GPU, and which process of the server is on it. By nvidia-smi's queries, which are quick."""
+"""Memory, utilisation and power of each GPU, and which process of the server is on it. By nvidia-smi's queries, which
+are quick."""
 
 from __future__ import annotations
 
@@ -15,20 +16,25 @@ GPUS_COMMAND = (
 )
 APPS_COMMAND = ("nvidia-smi", "--query-compute-apps=pid,gpu_bus_id,used_memory", "--format=csv,noheader,nounits")
 SECONDS = 20.0
-# One rank is out of line when it holds this much more or less than the middle one: more than the buffers of the first or last rank.
+# One rank is out of line when it holds this much more or less than the middle one: more than the buffers of the first
+# or last rank.
 OUTLIER_MIB, OUTLIER_SHARE = 1024, 0.02
-# The share of its limit that a GPU draws at most while it spins in a kernel that computes nothing (85 to 140 of 600 W were seen).
+# The share of its limit that a GPU draws at most while it spins in a kernel that computes nothing (85 to 140 of 600 W
+# were seen).
 SPIN_POWER_SHARE = 0.35
 
 
 def read(evidence: Evidence, errors: Errors, pids: set[int]) -> dict[str, Any]:
     """``{gpus, lowest_mib, highest_mib, spread_mib, outliers, busy, spinning, utilization}``.
 
-    `gpus`: ``{address: {index, memory_used_mib, memory_total_mib, utilization_percent, power_draw_w, power_limit_w, performance_state,
-    pids}}`` or None; `pids` are those of `pids` on it. The figures after it are of the server's GPUs (all, where processes are hidden).
-    `spinning`: every one at high utilisation and the power of one that computes nothing.
+    `gpus`: ``{address: {index, memory_used_mib, memory_total_mib, utilization_percent, power_draw_w, power_limit_w,
+    performance_state, pids}}`` or None; `pids` are those of `pids` on it. The figures after it are of the server's GPUs
+    (all, where processes are hidden). `spinning`: every one at high utilisation and the power of one that computes
+    nothing.
     """
-    result: dict[str, Any] = dict.fromkeys(("gpus", "lowest_mib", "highest_mib", "spread_mib", "busy", "spinning", "utilization"))
+    result: dict[str, Any] = dict.fromkeys(
+        ("gpus", "lowest_mib", "highest_mib", "spread_mib", "busy", "spinning", "utilization")
+    )
     result["outliers"] = []
     rows = _rows(evidence, GPUS_COMMAND, 8, errors)
     if rows is None:
@@ -80,7 +86,10 @@ def _rows(evidence: Evidence, command: tuple[str, ...], columns: int, errors: Er
         if outcome.status not in (ABSENT, NOT_CAPTURED):
             errors.unanswered(outcome)
             if outcome.ok:
-                errors.add(" ".join(command), (outcome.text or outcome.error_text).strip()[:200] or "exit status %s" % outcome.rc)
+                errors.add(
+                    " ".join(command),
+                    (outcome.text or outcome.error_text).strip()[:200] or "exit status %s" % outcome.rc,
+                )
         return None
     rows = [[cell.strip() for cell in line.split(",")] for line in outcome.text.splitlines()]
     return [row for row in rows if len(row) == columns]
@@ -97,4 +106,8 @@ def _number(text: str) -> float | int | None:
 def address_of(text: str) -> str:
     """00000000:01:00.0 of nvidia-smi as the kernel writes it, 0000:01:00.0."""
     domain, colon, rest = text.strip().lower().partition(":")
-    return "%04x:%s" % (int(domain, 16), rest) if colon and domain and all(c in "0123456789abcdef" for c in domain) else text.strip().lower()
+    return (
+        "%04x:%s" % (int(domain, 16), rest)
+        if colon and domain and all(c in "0123456789abcdef" for c in domain)
+        else text.strip().lower()
+    )

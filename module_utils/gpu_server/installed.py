@@ -1,4 +1,5 @@
-"""Versions that the server runs on, from the names of what is installed beside its Python; nothing is executed. And its caches."""
+"""Versions that the server runs on, from the names of what is installed beside its Python; nothing is executed. And its
+caches."""
 
 from __future__ import annotations
 
@@ -48,7 +49,8 @@ def directories(evidence: Evidence, words: list[str], environment: dict[str, str
 
 
 def locks_command(home: str) -> tuple[str, ...]:
-    """Lock files of the just-in-time compilers. A file named `lock` goes when its compilation ends; a *.lock stays, and means nothing."""
+    """Lock files of the just-in-time compilers. A file named `lock` goes when its compilation ends; a *.lock stays, and
+    means nothing."""
     roots = [home.rstrip("/") + name for name in ("/.cache/flashinfer", "/.cache/torch_extensions")]
     return ("find", *roots, "-maxdepth", "7", "-name", "lock", "-type", "f", "-printf", r"%T@ %p\n")
 
@@ -61,11 +63,16 @@ def locks(evidence: Evidence, home: str | None) -> list[dict[str, Any]] | None:
     if not outcome.ok:
         return None
     rows = (line.split(" ", 1) for line in outcome.text.splitlines())
-    return [{"path": row[1], "modified": float(row[0])} for row in rows if len(row) == 2 and re.fullmatch(r"\d+(\.\d+)?", row[0])]
+    return [
+        {"path": row[1], "modified": float(row[0])}
+        for row in rows
+        if len(row) == 2 and re.fullmatch(r"\d+(\.\d+)?", row[0])
+    ]
 
 
 def p2p_caches(evidence: Evidence, home: str | None) -> list[dict[str, Any]]:
-    """``[{path, modified, denied_pairs, allowed_pairs}]``: what the engine noted of peer access when it first asked, and believes since."""
+    """``[{path, modified, denied_pairs, allowed_pairs}]``: what the engine noted of peer access when it first asked,
+    and believes since."""
     found = []
     for directory in [home.rstrip("/") + tail for tail in P2P_CACHES] if home else []:
         for name, entry in evidence.list(directory).entries.items():
@@ -76,7 +83,11 @@ def p2p_caches(evidence: Evidence, home: str | None) -> list[dict[str, Any]]:
                 content = json.loads(evidence.read(path, 1 << 20).text)
             except (ValueError, RecursionError):
                 continue
-            pairs = {key: value for key, value in content.items() if isinstance(value, bool)} if isinstance(content, dict) else {}
+            pairs = (
+                {key: value for key, value in content.items() if isinstance(value, bool)}
+                if isinstance(content, dict)
+                else {}
+            )
             found.append(
                 {
                     "path": path,

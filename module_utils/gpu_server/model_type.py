@@ -1,4 +1,5 @@
 """Is the type of a model known to what is installed? Read from files; importing the libraries would take a minute."""
+
 from __future__ import annotations
 
 import json
@@ -16,7 +17,8 @@ _PLACES = (
 
 
 def read(evidence: Evidence, model: str, words: list[str], environment: dict[str, str]) -> dict[str, Any]:
-    """``{model_type, known, transformers, config}``; `model_type` None where the model's config.json is not on this host (yet)."""
+    """``{model_type, known, transformers, config}``; `model_type` None where the model's config.json is not on this
+    host (yet)."""
     result: dict[str, Any] = {"model_type": None, "known": None, "transformers": None, "config": None}
     result["transformers"] = (installed.packages(evidence, words, environment) or {}).get("transformers")
     for path in _configs(evidence, model, environment):
@@ -28,7 +30,9 @@ def read(evidence: Evidence, model: str, words: list[str], environment: dict[str
                 continue
             if isinstance(content, dict) and isinstance(content.get("model_type"), str):
                 result.update(config=path, model_type=content["model_type"])
-                result["known"] = True if content.get("auto_map") else _known(evidence, content["model_type"], words, environment)
+                result["known"] = (
+                    True if content.get("auto_map") else _known(evidence, content["model_type"], words, environment)
+                )
                 break
     return result
 

@@ -1,7 +1,9 @@
-"""What the NCCL settings of a process mean on this host: NCCL_P2P_LEVEL against the paths between its GPUs, settings without effect.
+"""What the NCCL settings of a process mean on this host: NCCL_P2P_LEVEL against the paths between its GPUs, settings
+without effect.
 
-Levels and defaults from NCCL's src/graph/paths.cc (ncclGetUserP2pLevel, ncclTopoCheckP2p): the level is case-exact, an unknown word is
-ignored, a number is an old level; the default is PXB, and SYS on AMD with two GPUs or fewer. nvidia-smi's NODE is NCCL's PHB.
+Levels and defaults from NCCL's src/graph/paths.cc (ncclGetUserP2pLevel, ncclTopoCheckP2p): the level is case-exact, an
+unknown word is ignored, a number is an old level; the default is PXB, and SYS on AMD with two GPUs or fewer.
+nvidia-smi's NODE is NCCL's PHB.
 """
 
 from __future__ import annotations
@@ -22,16 +24,26 @@ DEPRECATED = {
     "NCCL_SHM_USE_CUDA_MEMCPY": "nothing: remove it",
 }
 # Of the network between nodes: without effect where all ranks are on one node.
-_NETWORK = re.compile(r"NCCL_(?:IB_\w+|SOCKET_\w+|NET(?:_GDR_\w+)?|CROSS_NIC|ALLOC_P2P_NET_LL_BUFFERS|PXN_DISABLE|P2P_PXN_LEVEL|CROSS_\w+)")
+_NETWORK = re.compile(
+    r"NCCL_(?:IB_\w+|SOCKET_\w+|NET(?:_GDR_\w+)?|CROSS_NIC|ALLOC_P2P_NET_LL_BUFFERS|PXN_DISABLE|P2P_PXN_LEVEL|CROSS_\w+)"
+)
 # Used all the same: it chooses the interface of the bootstrap.
 _BOOTSTRAP = frozenset({"NCCL_SOCKET_IFNAME", "NCCL_SOCKET_FAMILY"})
 
 
-def read(evidence: Evidence, environment: dict[str, str] | None, topology: dict[str, Any] | None, amd: bool | None, nodes: int) -> dict[str, Any]:
-    """``{settings, files, level, level_source, level_ignored, disabled, paths, shut_out_pairs, deprecated, without_effect}``.
+def read(
+    evidence: Evidence,
+    environment: dict[str, str] | None,
+    topology: dict[str, Any] | None,
+    amd: bool | None,
+    nodes: int,
+) -> dict[str, Any]:
+    """``{settings, files, level, level_source, level_ignored, disabled, paths, shut_out_pairs, deprecated,
+    without_effect}``.
 
-    `settings`: every NCCL_ setting in force (environment over ~/.nccl.conf over /etc/nccl.conf), None where the environment is not known.
-    `shut_out_pairs`: pairs of GPUs whose path is longer than the level permits, so that NCCL goes through host memory; None if unknown.
+    `settings`: every NCCL_ setting in force (environment over ~/.nccl.conf over /etc/nccl.conf), None where the
+    environment is not known. `shut_out_pairs`: pairs of GPUs whose path is longer than the level permits, so that NCCL
+    goes through host memory; None if unknown.
     """
     files = _files(evidence, environment)
     result: dict[str, Any] = dict.fromkeys(
@@ -48,17 +60,23 @@ def read(evidence: Evidence, environment: dict[str, str] | None, topology: dict[
     settings.update({name: value for name, value in environment.items() if name.startswith("NCCL_")})
     result["settings"] = settings
     result["deprecated"] = {name: new for name, new in DEPRECATED.items() if name in settings}
-    result["without_effect"] = sorted(name for name in settings if nodes == 1 and _NETWORK.fullmatch(name) and name not in _BOOTSTRAP)
+    result["without_effect"] = sorted(
+        name for name in settings if nodes == 1 and _NETWORK.fullmatch(name) and name not in _BOOTSTRAP
+    )
     result["disabled"] = settings.get("NCCL_P2P_DISABLE", "0") not in ("0", "")
     _level(settings, "NCCL_P2P_LEVEL" in environment, len(paths), amd, result)
     if paths and result["level"] is not None:
         allowed = "LOC" if result["disabled"] else result["level"]
-        result["shut_out_pairs"] = sorted(pair for pair, path in paths.items() if LEVELS.index(path) > LEVELS.index(allowed))
+        result["shut_out_pairs"] = sorted(
+            pair for pair, path in paths.items() if LEVELS.index(path) > LEVELS.index(allowed)
+        )
         result["needed_level"] = max(paths.values(), key=LEVELS.index)
     return result
 
 
-def _level(settings: dict[str, str], from_environment: bool, pairs: int, amd: bool | None, result: dict[str, Any]) -> None:
+def _level(
+    settings: dict[str, str], from_environment: bool, pairs: int, amd: bool | None, result: dict[str, Any]
+) -> None:
     given = settings.get("NCCL_P2P_LEVEL")
     level = None
     if given is not None:
@@ -84,7 +102,11 @@ def _files(evidence: Evidence, environment: dict[str, str] | None) -> dict[str, 
         reading = evidence.read(path, 65536)
         if reading.ok:
             lines = [line.split("#")[0].strip() for line in reading.text.splitlines()]
-            pairs = ((name.strip(), value.strip()) for name, equals, value in (line.partition("=") for line in lines) if equals)
+            pairs = (
+                (name.strip(), value.strip())
+                for name, equals, value in (line.partition("=") for line in lines)
+                if equals
+            )
             found[path] = {name: value for name, value in pairs if name.startswith("NCCL_")}
     return found
 

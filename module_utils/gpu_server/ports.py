@@ -14,13 +14,16 @@ _LOOPBACK = ("0100007F", "00000000000000000000000001000000", "0000000000000000FF
 def read(evidence: Evidence, port: int | None) -> dict[str, Any]:
     """``{port, listening, beyond_this_host, connections}`` of a port; None where it cannot be read.
 
-    `connections`: how many clients have one open; None where nothing listens here, since it may do so in a network namespace of its own.
+    `connections`: how many clients have one open; None where nothing listens here, since it may do so in a network
+    namespace of its own.
     """
     result: dict[str, Any] = {"port": port, "listening": None, "beyond_this_host": None, "connections": None}
     tables = [evidence.read("/proc/net/" + name) for name in ("tcp", "tcp6")]
     if port is None or not tables[0].ok:
         return result
-    sockets = [(address, state) for table in tables for address, number, state in _sockets(table.text) if number == port]
+    sockets = [
+        (address, state) for table in tables for address, number, state in _sockets(table.text) if number == port
+    ]
     addresses = [address for address, state in sockets if state == _LISTEN]
     result["listening"] = bool(addresses)
     result["beyond_this_host"] = any(address not in _LOOPBACK for address in addresses) if addresses else None

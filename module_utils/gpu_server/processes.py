@@ -1,4 +1,5 @@
-"""The processes of an inference server, from /proc: the one that was started, its ranks, the compilers that it runs, its environment."""
+"""The processes of an inference server, from /proc: the one that was started, its ranks, the compilers that it runs,
+its environment."""
 
 from __future__ import annotations
 
@@ -12,8 +13,12 @@ from . import engines
 from .engines import Engine
 
 TICKS_A_SECOND = 100  # USER_HZ, the unit of /proc/PID/stat; 100 wherever NVIDIA's driver runs
-COMPILERS = frozenset({"nvcc", "cicc", "ptxas", "fatbinary", "cudafe++", "ninja", "cc1plus", "nvlink", "c++", "g++", "ptxas_cl"})
-_INTERPRETERS = re.compile(r"^(?:python|pypy|sglang|vllm|VLLM|Vllm|transformers|pt_main|uvicorn|ray)")  # whose command lines are read
+COMPILERS = frozenset(
+    {"nvcc", "cicc", "ptxas", "fatbinary", "cudafe++", "ninja", "cc1plus", "nvlink", "c++", "g++", "ptxas_cl"}
+)
+_INTERPRETERS = re.compile(
+    r"^(?:python|pypy|sglang|vllm|VLLM|Vllm|transformers|pt_main|uvicorn|ray)"
+)  # whose command lines are read
 _WRAPPERS = frozenset(
     [
         "sh",
@@ -74,7 +79,8 @@ def boot_time(evidence: Evidence) -> float:
 
 
 def _process(pid: int, stat: str, boot: float) -> Process | None:
-    """From the text of /proc/PID/stat, proc_pid_stat(5): the name in parentheses may hold anything, so fields count from the last one."""
+    """From the text of /proc/PID/stat, proc_pid_stat(5): the name in parentheses may hold anything, so fields count
+    from the last one."""
     before, found, after = stat.rpartition(")")
     fields = after.split()
     if not found or len(fields) < 20:
@@ -88,7 +94,8 @@ def _process(pid: int, stat: str, boot: float) -> Process | None:
 
 
 def arguments(evidence: Evidence, pid: int, errors: Errors) -> list[str] | None:
-    """The command line, secrets masked; empty for a kernel thread or a process that has ended, None where the kernel does not answer."""
+    """The command line, secrets masked; empty for a kernel thread or a process that has ended, None where the kernel
+    does not answer."""
     reading = evidence.read("/proc/%d/cmdline" % pid, 256 * 1024)
     if reading.status == TIMEOUT:
         errors.unanswered(reading)
@@ -102,7 +109,8 @@ def arguments(evidence: Evidence, pid: int, errors: Errors) -> list[str] | None:
 def servers(
     evidence: Evidence, processes: dict[int, Process], errors: Errors
 ) -> tuple[list[tuple[Process, list[str], Engine]], list[Process]]:
-    """What started an engine and was not itself started by such a process, oldest first; and processes that may be one, and do not say."""
+    """What started an engine and was not itself started by such a process, oldest first; and processes that may be one,
+    and do not say."""
     found, silent = {}, []
     for process in processes.values():
         if _INTERPRETERS.match(process.name) and process.state != "Z":
@@ -205,7 +213,8 @@ def unit(evidence: Evidence, pid: int) -> str | None:
 
 
 def output(evidence: Evidence, pid: int, errors: Errors) -> str | None:
-    """The file that standard error goes to, or else standard output: where progress is shown. None for a pipe, a socket, a terminal."""
+    """The file that standard error goes to, or else standard output: where progress is shown. None for a pipe, a
+    socket, a terminal."""
     listing = evidence.list("/proc/%d/fd" % pid)
     if not listing.ok:
         if listing.status == DENIED:

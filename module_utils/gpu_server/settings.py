@@ -1,4 +1,5 @@
-"""The settings of the process against those that the inventory means: a difference is a restart that is pending, or never happened."""
+"""The settings of the process against those that the inventory means: a difference is a restart that is pending, or
+never happened."""
 
 from __future__ import annotations
 
@@ -15,10 +16,14 @@ ALIASES = (
 )
 
 
-def differences(expected: dict[str, Any], live: dict[str, Any], environment: dict[str, str] | None) -> list[dict[str, Any]] | None:
-    """``[{name, expected, live}]`` of `expected.arguments` and `expected.environment`; `live` None where the process has no such setting.
+def differences(
+    expected: dict[str, Any], live: dict[str, Any], environment: dict[str, str] | None
+) -> list[dict[str, Any]] | None:
+    """``[{name, expected, live}]`` of `expected.arguments` and `expected.environment`; `live` None where the process
+    has no such setting.
 
-    None where the environment is expected but cannot be read, so that the answer is not known. Secrets are never compared.
+    None where the environment is expected but cannot be read, so that the answer is not known. Secrets are never
+    compared.
     """
     found = []
     for name, value in (expected.get("arguments") or {}).items():
@@ -30,7 +35,11 @@ def differences(expected: dict[str, Any], live: dict[str, Any], environment: dic
         if want != _words(have):
             found.append({"name": "--" + flag, "expected": _shown(want), "live": _shown(_words(have))})
     wanted = {str(name): str(value) for name, value in (expected.get("environment") or {}).items()}
-    visible = {name: value for name, value in wanted.items() if secrets.redact_environment(("%s=%s" % (name, value)).encode()) != b""}
+    visible = {
+        name: value
+        for name, value in wanted.items()
+        if secrets.redact_environment(("%s=%s" % (name, value)).encode()) != b""
+    }
     if visible and environment is None:
         return found or None
     for name, value in visible.items():

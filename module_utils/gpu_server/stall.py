@@ -1,7 +1,7 @@
 """Is a start working or stuck, and why? From one look, or better from two: pure functions of facts.
 
-The reasons are those that were seen in the field (domain facts 4.5 and 7.4): compilers that run are work; a lock file without a
-compiler, a rank that is missing, ranks that spin in a collective at the power of idle GPUs are not.
+The reasons are those that were seen in the field (domain facts 4.5 and 7.4): compilers that run are work; a lock file
+without a compiler, a rank that is missing, ranks that spin in a collective at the power of idle GPUs are not.
 """
 
 from __future__ import annotations
@@ -22,8 +22,10 @@ PATIENCE = {
 PATIENCE_ELSE = 300.0
 GROWTH_MIB = 16  # memory that moves by less is noise
 SPIN_ADVICE = (
-    "Prove peer-to-peer: stop the server, then ansible-playbook validate.yml --tags p2p. Look at the IOMMU (iommu=pt), ACS on the PCI bridges, and "
-    "/etc/nccl.conf (inside the container too). NCCL_P2P_DISABLE=1 with --disable-custom-all-reduce starts the server meanwhile, slowly."
+    "Prove peer-to-peer: stop the server, then ansible-playbook validate.yml --tags p2p. Look at the IOMMU "
+    "(iommu=pt), ACS on the PCI bridges, and "
+    "/etc/nccl.conf (inside the container too). NCCL_P2P_DISABLE=1 with --disable-custom-all-reduce starts the server "
+    "meanwhile, slowly."
 )
 
 
@@ -105,7 +107,8 @@ def cause(facts: dict[str, Any], before: dict[str, Any] | None = None) -> dict[s
     if facts["compilers"]:
         return _verdict(
             "compiling",
-            "%d compilers run (%s)" % (len(facts["compilers"]), ", ".join(sorted({c["name"] for c in facts["compilers"]}))),
+            "%d compilers run (%s)"
+            % (len(facts["compilers"]), ", ".join(sorted({c["name"] for c in facts["compilers"]}))),
             "Wait: a first compilation for a new GPU takes 5 to 20 minutes.",
         )
     idle = _idle(facts, before)
@@ -119,7 +122,8 @@ def cause(facts: dict[str, Any], before: dict[str, Any] | None = None) -> dict[s
     return _verdict(
         "unknown",
         "nothing at hand says why; last line: %s" % (log["last_line"] or "none"),
-        "py-spy dump --pid of each rank shows where it is; NCCL_DEBUG=INFO and --soft-watchdog-timeout show more at the next start.",
+        "py-spy dump --pid of each rank shows where it is; NCCL_DEBUG=INFO and --soft-watchdog-timeout show more at "
+        "the next start.",
     )
 
 
@@ -136,12 +140,16 @@ def _missing(facts: dict[str, Any]) -> str | None:
         return None
     here = {rank["rank"] for rank in facts["ranks"]}
     gone = [number for number in range(facts["ranks_expected"]) if number not in here]
-    return ("rank " + ", ".join(str(number) for number in gone) + (" is" if len(gone) == 1 else " are")) if gone else None
+    return (
+        ("rank " + ", ".join(str(number) for number in gone) + (" is" if len(gone) == 1 else " are")) if gone else None
+    )
 
 
 def _load(gpu: dict[str, Any]) -> str:
     return (
-        "%d %%" % min(gpu["utilization"]) if len(set(gpu["utilization"])) == 1 else "%d to %d %%" % (min(gpu["utilization"]), max(gpu["utilization"]))
+        "%d %%" % min(gpu["utilization"])
+        if len(set(gpu["utilization"])) == 1
+        else "%d to %d %%" % (min(gpu["utilization"]), max(gpu["utilization"]))
     )
 
 

@@ -13,7 +13,17 @@ PROPERTIES = (
     "FragmentPath,DropInPaths,UnitFileState,StandardOutput,StandardError,ActiveEnterTimestamp,StateChangeTimestamp,User,LimitMEMLOCK,WorkingDirectory"
 )
 PATTERNS = ("sglang*.service", "vllm*.service", "inference-server*.service")
-LIST_COMMAND = ("systemctl", "list-units", "--all", "--type=service", "--plain", "--no-legend", "--no-pager", "--full", *PATTERNS)
+LIST_COMMAND = (
+    "systemctl",
+    "list-units",
+    "--all",
+    "--type=service",
+    "--plain",
+    "--no-legend",
+    "--no-pager",
+    "--full",
+    *PATTERNS,
+)
 SECONDS = 15.0
 
 
@@ -29,7 +39,8 @@ def find(evidence: Evidence) -> list[str]:
 
 
 def read(evidence: Evidence, name: str, errors: Errors) -> dict[str, Any] | None:
-    """``{name, loaded, active, sub, result, exit_status, restarts, invocation, needs_reload, file, enabled, output, main_pid, user,
+    """``{name, loaded, active, sub, result, exit_status, restarts, invocation, needs_reload, file, enabled, output,
+    main_pid, user,
     started_after_boot_s}``.
 
     None where systemd cannot be asked.
@@ -62,14 +73,21 @@ def read(evidence: Evidence, name: str, errors: Errors) -> dict[str, Any] | None
 
 
 def _output(evidence: Evidence, values: dict[str, str]) -> str | None:
-    """Where standard error goes, such as journal or append:/var/log/x. `systemctl show` leaves the path out; the unit's files have it."""
-    kind = values.get("StandardError") if values.get("StandardError") not in (None, "", "inherit") else values.get("StandardOutput")
+    """Where standard error goes, such as journal or append:/var/log/x. `systemctl show` leaves the path out; the unit's
+    files have it."""
+    kind = (
+        values.get("StandardError")
+        if values.get("StandardError") not in (None, "", "inherit")
+        else values.get("StandardOutput")
+    )
     if kind not in ("append", "file", "truncate"):
         return kind
     found = kind
     for path in [values.get("FragmentPath", ""), *values.get("DropInPaths", "").split()]:
         text = evidence.read(path, 1 << 20).text if path else ""
-        for match in re.finditer(r"^Standard(?:Output|Error)=((?:append|file|truncate):/\S.*?)\s*$", text, re.MULTILINE):
+        for match in re.finditer(
+            r"^Standard(?:Output|Error)=((?:append|file|truncate):/\S.*?)\s*$", text, re.MULTILINE
+        ):
             found = match[1]
     return found
 

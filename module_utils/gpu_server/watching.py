@@ -1,6 +1,8 @@
-"""Waits for a server by evidence: look after look, until it is ready, has failed, or is stuck; never by a bare time-out.
+"""Waits for a server by evidence: look after look, until it is ready, has failed, or is stuck; never by a bare
+time-out.
 
-Pure: `Watch.look` is given the facts of each look and the time, and says what to show and whether that was the last one.
+Pure: `Watch.look` is given the facts of each look and the time, and says what to show and whether that was the last
+one.
 """
 
 from __future__ import annotations
@@ -72,7 +74,9 @@ class Watch:
         restarts = (facts["unit"] or {}).get("restarts")
         self._restarts = restarts if self._restarts is None else self._restarts
         if restarts is not None and self._restarts is not None and restarts > self._restarts:
-            return self._failed(facts, "it ended and systemd started it again (%d times): " % (restarts - self._restarts))
+            return self._failed(
+                facts, "it ended and systemd started it again (%d times): " % (restarts - self._restarts)
+            )
         if state == "ready":
             return Verdict("ready", "ready after %s" % duration(waited))
         if state == "failed" or (state == "unhealthy" and facts["fault"]):
@@ -80,15 +84,24 @@ class Watch:
         if state in ("absent", "stopped"):
             if waited < GRACE_SECONDS * self.scale:
                 return Verdict("waiting", "not started yet")
-            return Verdict("failed", "it does not run: %s" % facts["why"], "Start it, and look at its unit and its log.")
+            return Verdict(
+                "failed", "it does not run: %s" % facts["why"], "Start it, and look at its unit and its log."
+            )
         return self._stuck(facts, now, unmoved) or Verdict("waiting", describe(facts))
 
     def _failed(self, facts: dict[str, Any], lead: str = "") -> Verdict:
         fault = facts["fault"]
         if not fault:
-            return Verdict("failed", lead + facts["why"], "The log says more: %s" % (facts["log"]["path"] or "none was found"))
+            return Verdict(
+                "failed", lead + facts["why"], "The log says more: %s" % (facts["log"]["path"] or "none was found")
+            )
         line = fault["exception"] or fault["line"]
-        return Verdict("failed", "%s%s. Its log, line %d: %s" % (lead, fault["meaning"], fault["number"], line), fault["advice"], cause=fault["kind"])
+        return Verdict(
+            "failed",
+            "%s%s. Its log, line %d: %s" % (lead, fault["meaning"], fault["number"], line),
+            fault["advice"],
+            cause=fault["kind"],
+        )
 
     def _stuck(self, facts: dict[str, Any], now: float, unmoved: dict[str, Any] | None) -> Verdict | None:
         quiet, phase = now - self._moved_at, facts["log"]["phase"]
@@ -111,7 +124,10 @@ class Watch:
     def _stalled(facts: dict[str, Any], why: dict[str, str], since: float, lead: str = "") -> Verdict:
         doing = WORDS.get(facts["log"]["phase"] or "", "starts (no phase known)")
         return Verdict(
-            "stalled", "%sit %s, and nothing has moved for %s: %s" % (lead, doing, duration(since), why["what"]), why["advice"], cause=why["cause"]
+            "stalled",
+            "%sit %s, and nothing has moved for %s: %s" % (lead, doing, duration(since), why["what"]),
+            why["advice"],
+            cause=why["cause"],
         )
 
 
@@ -142,14 +158,24 @@ def of_answers(facts: dict[str, Any], model: str | None, context: int | None) ->
     api, asked = facts["api"], facts["generation"]
     if model and api["model"] and model not in (api["models"] or ()):
         return Verdict(
-            "failed", "it serves %s, not %s" % (", ".join(api["models"]), model), "Correct --served-model-name or the model.", cause="wrong_model"
+            "failed",
+            "it serves %s, not %s" % (", ".join(api["models"]), model),
+            "Correct --served-model-name or the model.",
+            cause="wrong_model",
         )
     if context and api["context_length"] and api["context_length"] != context:
         return Verdict(
-            "failed", "its context length is %d, not %d" % (api["context_length"], context), "Set --context-length.", cause="wrong_context"
+            "failed",
+            "its context length is %d, not %d" % (api["context_length"], context),
+            "Set --context-length.",
+            cause="wrong_context",
         )
     if asked["ran"] is None:
-        return Verdict("failed", "it says that it is ready, and cannot be asked for an answer: %s" % asked["skipped_reason"], cause="not_asked")
+        return Verdict(
+            "failed",
+            "it says that it is ready, and cannot be asked for an answer: %s" % asked["skipped_reason"],
+            cause="not_asked",
+        )
     if not asked["ran"]:
         return Verdict("ready", "/health answers; no generation was tried: %s" % asked["skipped_reason"])
     if not asked["answered"]:
@@ -175,4 +201,6 @@ def of_answers(facts: dict[str, Any], model: str | None, context: int | None) ->
                 "Wrong data over peer-to-peer and NaN both do that: run the probe; try another attention backend.",
                 cause="nonsense",
             )
-    return Verdict("ready", "it answers %r, first token after %.2f s" % (asked["text"].strip()[:60], asked["first_token_s"] or 0.0))
+    return Verdict(
+        "ready", "it answers %r, first token after %.2f s" % (asked["text"].strip()[:60], asked["first_token_s"] or 0.0)
+    )

@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
-"""Make the environment of the real engine once, in .cache/engine/venv: `environment.py`. `environment.py why-not`: why it cannot be made.
+"""Make the environment of the real engine once, in .cache/engine/venv: `environment.py`. `environment.py why-not`: why
+it cannot be made.
 
-It is a virtual environment of Debian 12's Python 3.11, filled by pip of whichever Python runs this, and mounted into the hosts of the scenario.
+It is a virtual environment of Debian 12's Python 3.11, filled by pip of whichever Python runs this, and mounted into
+the hosts of the scenario.
 """
 
 from __future__ import annotations
@@ -20,8 +22,11 @@ PYTHON = "3.11"
 PLATFORMS = ("manylinux_2_28_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64")
 ENTRY = "#!/opt/inference/bin/python\nimport sys\nfrom transformers.cli.transformers import main\nsys.exit(main())\n"
 NO_TORCH = (
-    "pip finds no %s. PyTorch keeps its builds without CUDA in an index of its own, which the page 'Get started' of pytorch.org names for "
-    "the platform CPU: give it to pip as PIP_EXTRA_INDEX_URL, or a directory with the wheel for Python " + PYTHON + " as PIP_FIND_LINKS."
+    "pip finds no %s. PyTorch keeps its builds without CUDA in an index of its own, which the page 'Get started' of "
+    "pytorch.org names for "
+    "the platform CPU: give it to pip as PIP_EXTRA_INDEX_URL, or a directory with the wheel for Python "
+    + PYTHON
+    + " as PIP_FIND_LINKS."
 )
 
 
@@ -40,8 +45,23 @@ def present() -> bool:
 
 def pip(*words: str) -> subprocess.CompletedProcess[str]:
     """pip, for the hosts' Python rather than for its own."""
-    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", words[0], "--quiet", "--no-deps", "--only-binary=:all:"]
-    command += ["--implementation=cp", "--python-version=" + PYTHON, "--abi=cp" + PYTHON.replace(".", ""), "--abi=abi3", "--abi=none"]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "--disable-pip-version-check",
+        words[0],
+        "--quiet",
+        "--no-deps",
+        "--only-binary=:all:",
+    ]
+    command += [
+        "--implementation=cp",
+        "--python-version=" + PYTHON,
+        "--abi=cp" + PYTHON.replace(".", ""),
+        "--abi=abi3",
+        "--abi=none",
+    ]
     command += ["--platform=" + name for name in (*PLATFORMS, "any")]
     return subprocess.run([*command, *words[1:]], capture_output=True, text=True, check=False)
 
@@ -68,7 +88,9 @@ def make() -> Path:
         partial = HOME / "partial"
         shutil.rmtree(partial, ignore_errors=True)
         (partial / "bin").mkdir(parents=True)
-        (partial / "pyvenv.cfg").write_text("home = /usr/bin\ninclude-system-site-packages = false\nversion = %s\n" % PYTHON)
+        (partial / "pyvenv.cfg").write_text(
+            "home = /usr/bin\ninclude-system-site-packages = false\nversion = %s\n" % PYTHON
+        )
         for name in ("python", "python3"):
             (partial / "bin" / name).symlink_to("/usr/bin/python3")
         packages = partial / "lib" / ("python" + PYTHON) / "site-packages"

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Make a tiny model whose answer is known: `make_model.py DIRECTORY`, with a Python that has torch and transformers.
 
-A Llama of one layer. Its attention is random, and computed, but adds nothing; its embeddings and its head say which word follows which. So the
-greedy answer to "The capital of France is" is the same on every processor, and is text.
+A Llama of one layer. Its attention is random, and computed, but adds nothing; its embeddings and its head say which
+word follows which. So the greedy answer to "The capital of France is" is the same on every processor, and is text.
 """
 
 from __future__ import annotations
@@ -39,7 +39,12 @@ def main(directory: str) -> None:
         layer.mlp.down_proj.weight.zero_()
         model.model.embed_tokens.weight.copy_(torch.eye(size)[: len(WORDS)])
         model.lm_head.weight.zero_()
-        for before, after in [*zip(PROMPT, PROMPT[1:]), (PROMPT[-1], CHAIN[0]), *zip(CHAIN, [*CHAIN[1:], CHAIN[0]]), ("<unk>", CHAIN[0])]:
+        for before, after in [
+            *zip(PROMPT, PROMPT[1:]),
+            (PROMPT[-1], CHAIN[0]),
+            *zip(CHAIN, [*CHAIN[1:], CHAIN[0]]),
+            ("<unk>", CHAIN[0]),
+        ]:
             model.lm_head.weight[numbers[after], numbers[before]] = 8.0
     model.save_pretrained(directory)
 

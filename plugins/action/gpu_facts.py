@@ -3,6 +3,7 @@
 Every facts module of this project shares it; a plugin of another name is
 ``ActionModule = action_loader.get("gpu_facts", class_only=True)``.
 """
+
 from __future__ import annotations
 
 import importlib
@@ -20,7 +21,8 @@ if _OURS not in ansible.module_utils.__path__:
     ansible.module_utils.__path__.append(_OURS)
 
 replay = importlib.import_module("ansible.module_utils.gpu_host.evidence.replay")
-# The readers are imported here because the strategy imports this file before it forks a worker for every host: once a run, not once a host.
+# The readers are imported here because the strategy imports this file before it forks a worker for every host: once a
+# run, not once a host.
 for _reader in ("gpu_host.gather", "gpu_host.p2p_probe", "gpu_host.proxmox", "gpu_server.gather"):
     importlib.import_module("ansible.module_utils." + _reader)
 
@@ -39,23 +41,32 @@ class ActionModule(ActionBase):
         result.update(self.facts_of(self._task.action.rpartition(".")[2], arguments, bundle, task_vars))
         return result
 
-    def facts_of(self, name: str, arguments: dict[str, Any], bundle: str | None, task_vars: dict[str, Any]) -> dict[str, Any]:
+    def facts_of(
+        self, name: str, arguments: dict[str, Any], bundle: str | None, task_vars: dict[str, Any]
+    ) -> dict[str, Any]:
         """The result of the facts module `name`, on the host or for `bundle`."""
         if not bundle:
-            live: dict[str, Any] = self._execute_module(module_name=name, module_args=arguments, task_vars=self._with_interpreter(task_vars))
+            live: dict[str, Any] = self._execute_module(
+                module_name=name, module_args=arguments, task_vars=self._with_interpreter(task_vars)
+            )
             return live
         path = replay.find(str(bundle), (task_vars.get("inventory_dir"), os.getcwd()))
         module = self._shared_loader_obj.module_loader.find_plugin(name, mod_type=".py")
         if module is None:
-            raise AnsibleActionFail("the module %s is not on the library path; run from the directory that holds ansible.cfg" % name)
+            raise AnsibleActionFail(
+                "the module %s is not on the library path; run from the directory that holds ansible.cfg" % name
+            )
         try:
             recorded: dict[str, Any] = replay.facts(module, arguments, path)
         except ValueError as error:
-            raise AnsibleActionFail(str(error)) from None  # Ansible would say what it came from as well: the same words again
+            raise AnsibleActionFail(
+                str(error)
+            ) from None  # Ansible would say what it came from as well: the same words again
         return recorded
 
     def _with_interpreter(self, task_vars: dict[str, Any]) -> dict[str, Any]:
-        """On the controller itself, the Python that runs the playbook: discovery may find one that does not work (a version manager's)."""
+        """On the controller itself, the Python that runs the playbook: discovery may find one that does not work (a
+        version manager's)."""
         if getattr(self._connection, "transport", "") != "local" or "ansible_python_interpreter" in task_vars:
             return task_vars
         return {**task_vars, "ansible_python_interpreter": task_vars.get("ansible_playbook_python") or sys.executable}

@@ -1,7 +1,9 @@
 """Gathers every kind of facts that a host has, by the modules of those facts. library/host_facts.py documents it.
 
-One task in the place of one a kind: for each task Ansible starts a process a host, copies what is known of the host, and waits for the slowest.
+One task in the place of one a kind: for each task Ansible starts a process a host, copies what is known of the host,
+and waits for the slowest.
 """
+
 from __future__ import annotations
 
 import importlib
@@ -51,13 +53,25 @@ class ActionModule(Facts):  # type: ignore[misc]
             found.append(("proxmox_facts", {}))
         if gathering.probes(gpu_host, args["probe"]):
             when_busy = "force" if args["probe"] == "force" else "skip"
-            found.append(("p2p_facts", {"when_busy": when_busy, "python": args["probe_python"], "environment": args["probe_environment"]}))
+            found.append(
+                (
+                    "p2p_facts",
+                    {"when_busy": when_busy, "python": args["probe_python"], "environment": args["probe_environment"]},
+                )
+            )
         if gathering.sees_server(gpu_host, args["server"]):
             names = ("unit", "log", "api_key", "generate", "expected")
             found.append(("inference_server_facts", {name: args["server_" + name] for name in names}))
         return found
 
-    def _add(self, result: dict[str, Any], name: str, arguments: dict[str, Any], args: dict[str, Any], task_vars: dict[str, Any] | None) -> bool:
+    def _add(
+        self,
+        result: dict[str, Any],
+        name: str,
+        arguments: dict[str, Any],
+        args: dict[str, Any],
+        task_vars: dict[str, Any] | None,
+    ) -> bool:
         """Gather by one module into `result`; whether it went well."""
         given = {key: value for key, value in arguments.items() if value is not None}
         answer = self.facts_of(name, given, args["bundle"], task_vars or {})

@@ -1,4 +1,6 @@
-"""Runs the loads of a benchmark one after the other and says what they mean; library/inference_server_load.py documents it."""
+"""Runs the loads of a benchmark one after the other and says what they mean; library/inference_server_load.py documents
+it."""
+
 from __future__ import annotations
 
 import importlib
@@ -45,7 +47,13 @@ class ActionModule(ActionBase):
             }
         )
         if self._task.check_mode:
-            return {**result, "changed": False, "msg": "would put %d loads on %s" % (len(args["cells"]), args["base"]), "cells": [], "findings": []}
+            return {
+                **result,
+                "changed": False,
+                "msg": "would put %d loads on %s" % (len(args["cells"]), args["base"]),
+                "cells": [],
+                "findings": [],
+            }
         self._host, self._vars = (task_vars or {}).get("inventory_hostname", "?"), task_vars or {}
         before = self._baseline(args["baseline"])
         generator = self._find(args)
@@ -55,14 +63,26 @@ class ActionModule(ActionBase):
         cells = self._measure(args, generator, before)
         findings = benchmark.findings(cells, args["targets"], before)
         if len(cells) < len(args["cells"]):
-            findings.append({"severity": "error", "text": "the loads after it were not run (%d)" % (len(args["cells"]) - len(cells))})
+            findings.append(
+                {
+                    "severity": "error",
+                    "text": "the loads after it were not run (%d)" % (len(args["cells"]) - len(cells)),
+                }
+            )
         report = {
             "host": self._host, "model": args["model"], "at": time.time(), "generator": {**generator, "command": cells[-1]["command"]},
             "targets": args["targets"], "notes": notes, "cells": cells, "findings": findings,
         }  # fmt: skip
         if args["report"]:
             self._write(args["report"], report)
-        result.update(changed=False, generator=report["generator"], cells=cells, findings=findings, notes=notes, failed=bool(findings))
+        result.update(
+            changed=False,
+            generator=report["generator"],
+            cells=cells,
+            findings=findings,
+            notes=notes,
+            failed=bool(findings),
+        )
         result["msg"] = "; ".join(finding["text"] for finding in findings) or "every target is reached"
         return result
 
@@ -78,7 +98,9 @@ class ActionModule(ActionBase):
         self._show("load generator: %s" % benchmark.generator_name(found))
         return found
 
-    def _measure(self, args: dict[str, Any], generator: dict[str, Any], before: dict[str, Any] | None) -> list[dict[str, Any]]:
+    def _measure(
+        self, args: dict[str, Any], generator: dict[str, Any], before: dict[str, Any] | None
+    ) -> list[dict[str, Any]]:
         """The cells, up to and with the first of which the generator gave no figures."""
         cells: list[dict[str, Any]] = []
         for number, cell in enumerate(args["cells"], start=1):
@@ -98,7 +120,9 @@ class ActionModule(ActionBase):
 
     def _call(self, args: dict[str, Any], **more: Any) -> dict[str, Any]:
         names = ("base", "model", "api_key", "generator", "generator_python", "server", "time_limit")
-        given = {name: value for name, value in {**{name: args[name] for name in names}, **more}.items() if value is not None}
+        given = {
+            name: value for name, value in {**{name: args[name] for name in names}, **more}.items() if value is not None
+        }
         answer = self._execute_module(module_name="inference_server_load", module_args=given, task_vars=self._vars)
         if "generator" not in answer and "directory" not in answer:
             raise AnsibleActionFail("The load could not be put on the server: %s" % (answer.get("msg") or answer))
@@ -107,7 +131,8 @@ class ActionModule(ActionBase):
     def _follow(self, name: str, directory: str, limit: int) -> dict[str, Any]:
         """Look at a load until it has ended. Each look also tells it that it is still wanted."""
         ask = (
-            "cd %s && touch alive && { cat progress 2>/dev/null; echo; if [ -e result.json ]; then echo; echo ended; cat result.json; "
+            "cd %s && touch alive && { cat progress 2>/dev/null; echo; if [ -e result.json ]; then echo; echo ended; "
+            "cat result.json; "
             "else kill -0 $(cat pid) 2>/dev/null || { [ -e result.json ] || echo gone; }; fi; }"
         ) % shlex.quote(directory)
         began = shown = time.monotonic()

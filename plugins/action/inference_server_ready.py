@@ -1,4 +1,5 @@
 """Waits for an inference server and shows its phases; library/inference_server_ready.py documents it."""
+
 from __future__ import annotations
 
 import importlib
@@ -73,7 +74,9 @@ class ActionModule(ActionBase):
     def _ask(self, before: Any, args: dict[str, Any], task_vars: dict[str, Any]) -> Any:
         facts = self._facts(args, task_vars, light=True, generate="always", expected_text=args["expected_text"])
         if facts["state"] not in ("ready", "unhealthy"):
-            return watching.Verdict("failed", "it was ready, and is %s: %s" % (facts["state"], facts["why"]), phase=before.phase)
+            return watching.Verdict(
+                "failed", "it was ready, and is %s: %s" % (facts["state"], facts["why"]), phase=before.phase
+            )
         verdict = watching.of_answers(facts, args["model"], args["context_length"])
         verdict.phase = before.phase
         if verdict.state == "ready":
@@ -82,11 +85,15 @@ class ActionModule(ActionBase):
         return verdict
 
     def _facts(self, args: dict[str, Any], task_vars: dict[str, Any], **more: Any) -> dict[str, Any]:
-        module_args = {name: args[name] for name in ("unit", "port", "log", "api_key", "patience_scale") if args[name] is not None}
+        module_args = {
+            name: args[name] for name in ("unit", "port", "log", "api_key", "patience_scale") if args[name] is not None
+        }
         module_args.update({name: value for name, value in more.items() if value is not None})
         problem = ""
         for _look in range(BROKEN_LOOKS):
-            answer = self._execute_module(module_name="inference_server_facts", module_args=module_args, task_vars=task_vars)
+            answer = self._execute_module(
+                module_name="inference_server_facts", module_args=module_args, task_vars=task_vars
+            )
             facts = (answer.get("ansible_facts") or {}).get("inference_server")
             if facts:
                 return dict(facts)

@@ -1,4 +1,5 @@
-"""Runs a command that takes minutes on the host and shows that it moves: elapsed time and the last line that it printed.
+"""Runs a command that takes minutes on the host and shows that it moves: elapsed time and the last line that it
+printed.
 
 The command runs detached, so a connection that breaks for a moment does not end it half way through.
 """
@@ -49,7 +50,11 @@ class ActionModule(ActionBase):
         result.update(changed=True, cmd=command, rc=code, seconds=seconds, stdout=text)
         if code != 0:
             hint = " " + args["hint"] if args["hint"] else ""
-            why = "did not end within %d s and was stopped" % args["timeout"] if code is None else "ended with %d after %.0f s" % (code, seconds)
+            why = (
+                "did not end within %d s and was stopped" % args["timeout"]
+                if code is None
+                else "ended with %d after %.0f s" % (code, seconds)
+            )
             result.update(failed=True, msg="%s %s: %s%s" % (args["label"], why, _reason(text), hint))
         else:
             result["msg"] = "%s: %.0f s" % (args["label"], seconds)
@@ -58,17 +63,23 @@ class ActionModule(ActionBase):
     def _start(self, command: str, environment: dict[str, Any]) -> str:
         """Start the command detached; the directory that holds its log, its process id and, at the end, its exit code."""
         settings = " ".join("%s=%s" % (name, shlex.quote(str(value))) for name, value in environment.items())
-        inner = "%s %s > log 2>&1; echo $? > code.new; mv code.new code" % ("env " + settings if settings else "", command)
-        # With a terminal (ssh -tt) the end of this shell hangs up on its children: ignored from here on, and the step runs before we go.
+        inner = "%s %s > log 2>&1; echo $? > code.new; mv code.new code" % (
+            "env " + settings if settings else "",
+            command,
+        )
+        # With a terminal (ssh -tt) the end of this shell hangs up on its children: ignored from here on, and the step
+        # runs before we go.
         script = (
             'trap "" HUP; d=$(mktemp -d "${TMPDIR:-/tmp}/long-step.XXXXXX") && cd "$d" && '
-            '{ setsid sh -c %s </dev/null >/dev/null 2>&1 & echo $! > pid; while [ ! -e log ]; do sleep 0.05; done; echo "$d"; }'
+            "{ setsid sh -c %s </dev/null >/dev/null 2>&1 & echo $! > pid; while [ ! -e log ]; do sleep 0.05; done; "
+            'echo "$d"; }'
         )
         answer = self._low_level_execute_command(script % shlex.quote(inner))
         directory = (answer.get("stdout") or "").strip().splitlines()[-1:]
         if answer.get("rc") != 0 or not directory:
             raise AnsibleActionFail(
-                "the command could not be started: %s" % ((answer.get("stderr") or answer.get("stdout") or "no reason given").strip())
+                "the command could not be started: %s"
+                % ((answer.get("stderr") or answer.get("stdout") or "no reason given").strip())
             )
         return directory[0]
 
@@ -90,7 +101,9 @@ class ActionModule(ActionBase):
             # Twice: the step may have ended between the look for its exit code and the look for its process.
             gone = gone + 1 if code.strip() == "gone" else 0
             if gone > 1:
-                raise AnsibleActionFail("%s was ended from outside (a kill, or the memory ran out): %s" % (args["label"], _reason(text)))
+                raise AnsibleActionFail(
+                    "%s was ended from outside (a kill, or the memory ran out): %s" % (args["label"], _reason(text))
+                )
             if code.strip().isdigit():
                 return int(code), text.replace("\r\n", "\n").strip()
             now = time.monotonic()
@@ -99,7 +112,9 @@ class ActionModule(ActionBase):
                 return None, text.strip()
             if now - shown >= args["interval"]:
                 shown = now
-                display.display("    %s: %s, %d s: %s" % (self._host, args["label"], now - began, _last_line(text)[:100]))
+                display.display(
+                    "    %s: %s, %d s: %s" % (self._host, args["label"], now - began, _last_line(text)[:100])
+                )
 
 
 def _last_line(text: str) -> str:

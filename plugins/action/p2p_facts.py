@@ -1,4 +1,5 @@
 """The probe of a live host, or a recorded probe on the controller: the same way as plugins/action/gpu_facts.py."""
+
 from __future__ import annotations
 
 from ansible.plugins.loader import action_loader

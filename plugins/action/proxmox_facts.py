@@ -1,4 +1,5 @@
 """Facts of a live or a recorded Proxmox host: the same way as plugins/action/gpu_facts.py."""
+
 from __future__ import annotations
 
 from ansible.plugins.loader import action_loader

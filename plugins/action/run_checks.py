@@ -1,4 +1,5 @@
 """Judges one host by checks/*.yml, on the controller. library/run_checks.py documents the arguments and the result."""
+
 from __future__ import annotations
 
 import contextlib
@@ -23,7 +24,8 @@ def _ours(name: str) -> Any:
 
 
 checks, engine, evaluator, loaded, subject, verdict, waivers = map(
-    _ours, ("gpu_checks." + name for name in ("checks", "engine", "evaluator", "loaded", "subject", "verdict", "waivers"))
+    _ours,
+    ("gpu_checks." + name for name in ("checks", "engine", "evaluator", "loaded", "subject", "verdict", "waivers")),
 )
 digest = _ours("gpu_report.digest")
 
@@ -65,6 +67,7 @@ class ActionModule(ActionBase):
         templar = self._templar.copy_with_new_env(available_variables=variables)
         results = engine.evaluate(chosen, variables, evaluator.TemplarEvaluator(templar), waived)
         result.update(verdict.of(results, problems + faults), checks_dir=os.path.abspath(arguments["checks_dir"]))
-        # As text: Ansible copies every value of a result for every callback, one by one, which takes longer than all the checks.
+        # As text: Ansible copies every value of a result for every callback, one by one, which takes longer than all
+        # the checks.
         result["report_facts"] = json.dumps(digest.of(host))
         return result

@@ -1,4 +1,6 @@
-"""Writes what was found on a host to a file on the controller, whole or not at all. library/write_baseline.py documents it."""
+"""Writes what was found on a host to a file on the controller, whole or not at all. library/write_baseline.py documents
+it."""
+
 from __future__ import annotations
 
 import importlib

@@ -1,4 +1,5 @@
 """Writes the bundle of one host to a file on the controller, whole or not at all. library/write_bundle.py documents it."""
+
 from __future__ import annotations
 
 import importlib

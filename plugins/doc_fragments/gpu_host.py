@@ -1,4 +1,5 @@
 """What the documentation of several modules has in common."""
+
 from __future__ import annotations
 
 

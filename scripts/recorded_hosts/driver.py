@@ -1,4 +1,5 @@
-"""The NVIDIA driver of a model: modules, options, device nodes, libraries, packages, services and its lines in the kernel log."""
+"""The NVIDIA driver of a model: modules, options, device nodes, libraries, packages, services and its lines in the
+kernel log."""
 
 from __future__ import annotations
 
@@ -67,7 +68,9 @@ PACKAGES = (
 )
 
 
-def install(model: HostModel, machine: Machine, gpus: Sequence[Gpu], version: str = "595.58.03", toolkit: str = "13.2") -> None:
+def install(
+    model: HostModel, machine: Machine, gpus: Sequence[Gpu], version: str = "595.58.03", toolkit: str = "13.2"
+) -> None:
     """A loaded open driver whose three states (files, initramfs, running) agree."""
     model.file(
         "/proc/driver/nvidia/version",
@@ -90,7 +93,10 @@ def install(model: HostModel, machine: Machine, gpus: Sequence[Gpu], version: st
     for module in ("nvidia", "nvidia_uvm", "nvidia_modeset", "nvidia_drm"):
         model.file("/sys/module/%s/version" % module, version + "\n")
         model.file("/sys/module/%s/initstate" % module, "live\n")
-        model.file("/sys/module/%s/refcnt" % module, "%d\n" % {"nvidia": 24, "nvidia_uvm": 4, "nvidia_modeset": 1, "nvidia_drm": 0}[module])
+        model.file(
+            "/sys/module/%s/refcnt" % module,
+            "%d\n" % {"nvidia": 24, "nvidia_uvm": 4, "nvidia_modeset": 1, "nvidia_drm": 0}[module],
+        )
     model.file(
         "/proc/modules",
         "nvidia_uvm 2224128 4 - Live 0x0000000000000000 (OE)\nnvidia_drm 139264 0 - Live 0x0000000000000000 (OE)\n"
@@ -99,7 +105,12 @@ def install(model: HostModel, machine: Machine, gpus: Sequence[Gpu], version: st
         "%sext4 1114112 1 - Live 0x0000000000000000\nnvme 61440 2 - Live 0x0000000000000000\n"
         % ("virtio_net 98304 0 - Live 0x0000000000000000\n" if machine.guest else ""),
     )
-    for name, value in {"uvm_disable_hmm": "Y", "uvm_debug_prints": "0", "uvm_ats_mode": "1", "uvm_peer_copy": "phys"}.items():
+    for name, value in {
+        "uvm_disable_hmm": "Y",
+        "uvm_debug_prints": "0",
+        "uvm_ats_mode": "1",
+        "uvm_peer_copy": "phys",
+    }.items():
         model.file("/sys/module/nvidia_uvm/parameters/" + name, value + "\n")
     model.file("/sys/module/nvidia_drm/parameters/modeset", "Y\n")
     model.file("/sys/module/nvidia_drm/parameters/fbdev", "N\n")
@@ -116,7 +127,12 @@ def absent(model: HostModel) -> None:
     missing = "Result=success\nId=%s\nLoadState=not-found\nActiveState=inactive\nSubState=dead\nUnitFileState=\n"
     units = "\n".join(missing % unit for unit in ("nvidia-persistenced.service", "nvidia-fabricmanager.service"))
     model.program("systemctl", lambda argv: done(argv, units) if argv[1] == "show" else None)
-    model.program("find", lambda argv: done(argv, "", 1, "find: '/usr/lib64': No such file or directory\n") if "libcuda.so*" in argv else None)
+    model.program(
+        "find",
+        lambda argv: (
+            done(argv, "", 1, "find: '/usr/lib64': No such file or directory\n") if "libcuda.so*" in argv else None
+        ),
+    )
     model.program("dpkg-query", lambda argv: done(argv, "", 1, "dpkg-query: no packages found matching nvidia*\n"))
     model.command("apt-mark showhold", "")
 
@@ -148,7 +164,8 @@ def _nodes(model: HostModel, machine: Machine, gpus: Sequence[Gpu]) -> None:
         model.device("/dev/nvidia-caps/nvidia-cap2", CAPS_MAJOR, 2, 0o444)
     model.file(
         "/proc/devices",
-        "Character devices:\n  1 mem\n  5 /dev/tty\n 10 misc\n136 pts\n195 nvidia\n195 nvidia-modeset\n195 nvidiactl\n%d nvidia-caps\n"
+        "Character devices:\n  1 mem\n  5 /dev/tty\n 10 misc\n136 pts\n195 nvidia\n195 nvidia-modeset\n195 "
+        "nvidiactl\n%d nvidia-caps\n"
         "237 nvidia-caps-imex-channels\n%d nvidia-uvm\n\nBlock devices:\n259 blkext\n" % (CAPS_MAJOR, UVM_MAJOR),
     )
 
@@ -156,12 +173,20 @@ def _nodes(model: HostModel, machine: Machine, gpus: Sequence[Gpu]) -> None:
 def _userspace(model: HostModel, machine: Machine, version: str, toolkit: str) -> None:
     library = "/usr/lib/x86_64-linux-gnu/"
     names = "".join(
-        "%s%s.so.1\t%s.so.%s\n%s%s.so.%s\t\n" % (library, name, name, version, library, name, version) for name in ("libcuda", "libnvidia-ml")
+        "%s%s.so.1\t%s.so.%s\n%s%s.so.%s\t\n" % (library, name, name, version, library, name, version)
+        for name in ("libcuda", "libnvidia-ml")
     )
     model.program(
         "find",
         lambda argv: (
-            Outcome(argv, OK, rc=1, stdout=names.encode(), stderr=b"find: '/usr/lib64/nvidia': No such file or directory\n", seconds=0.03)
+            Outcome(
+                argv,
+                OK,
+                rc=1,
+                stdout=names.encode(),
+                stderr=b"find: '/usr/lib64/nvidia': No such file or directory\n",
+                seconds=0.03,
+            )
             if "libcuda.so*" in argv
             else None
         ),
@@ -172,7 +197,8 @@ def _userspace(model: HostModel, machine: Machine, version: str, toolkit: str) -
         model.command(
             "modinfo nvidia",
             (
-                "filename:       /lib/modules/%s/updates/dkms/nvidia.ko.zst\nimport_ns:      DMA_BUF\nalias:          char-major-195-*\n"
+                "filename:       /lib/modules/%s/updates/dkms/nvidia.ko.zst\nimport_ns:      DMA_BUF\nalias:          "
+                "char-major-195-*\n"
                 "version:        %s\n"
                 "supported:      external\nlicense:        Dual MIT/GPL\nsrcversion:     0123456789ABCDEF0123456\n"
                 "signer:         host Secure Boot Module Signature key\n"
@@ -185,14 +211,29 @@ def _userspace(model: HostModel, machine: Machine, version: str, toolkit: str) -
     model.link("/usr/local/cuda", "/usr/local/cuda-" + toolkit)
     model.file(
         "/usr/local/cuda-%s/version.json" % toolkit,
-        '{"cuda": {"name": "CUDA SDK", "version": "%s.0"}, "cuda_nvcc": {"name": "CUDA NVCC", "version": "%s.48"}}\n' % (toolkit, toolkit),
+        '{"cuda": {"name": "CUDA SDK", "version": "%s.0"}, "cuda_nvcc": {"name": "CUDA NVCC", "version": "%s.48"}}\n'
+        % (toolkit, toolkit),
     )
-    model.file("/etc/ld.so.conf.d/x86_64-linux-gnu.conf", "/usr/local/lib/x86_64-linux-gnu\n/lib/x86_64-linux-gnu\n/usr/lib/x86_64-linux-gnu\n")
-    packages = [name for name in PACKAGES if not (machine.container and ("dkms" in name or "kernel" in name or "persistenced" in name))]
+    model.file(
+        "/etc/ld.so.conf.d/x86_64-linux-gnu.conf",
+        "/usr/local/lib/x86_64-linux-gnu\n/lib/x86_64-linux-gnu\n/usr/lib/x86_64-linux-gnu\n",
+    )
+    packages = [
+        name
+        for name in PACKAGES
+        if not (machine.container and ("dkms" in name or "kernel" in name or "persistenced" in name))
+    ]
     rows = "".join("%s\t%s-0ubuntu1\thold\tinstalled\n" % (name, version) for name in packages)
     model.program(
         "dpkg-query",
-        lambda argv: Outcome(argv, OK, rc=1, stdout=rows.encode(), stderr=b"dpkg-query: no packages found matching cuda-compat*\n", seconds=0.03),
+        lambda argv: Outcome(
+            argv,
+            OK,
+            rc=1,
+            stdout=rows.encode(),
+            stderr=b"dpkg-query: no packages found matching cuda-compat*\n",
+            seconds=0.03,
+        ),
     )
     model.command("apt-mark showhold", "".join(name + "\n" for name in packages))
     running = "Result=success\nId=nvidia-persistenced.service\nLoadState=loaded\nActiveState=active\nSubState=running\nUnitFileState=enabled\n"
@@ -201,7 +242,9 @@ def _userspace(model: HostModel, machine: Machine, version: str, toolkit: str) -
     model.program(
         "systemctl",
         lambda argv: (
-            Outcome(argv, OK, rc=0, stdout=(first + "\n" + missing % "nvidia-fabricmanager.service").encode(), seconds=0.02)
+            Outcome(
+                argv, OK, rc=0, stdout=(first + "\n" + missing % "nvidia-fabricmanager.service").encode(), seconds=0.02
+            )
             if argv[1] == "show" and "nvidia-persistenced.service" in argv
             else None
         ),
@@ -210,12 +253,19 @@ def _userspace(model: HostModel, machine: Machine, version: str, toolkit: str) -
         model.file("/run/nvidia-persistenced/nvidia-persistenced.pid", "1402\n", modified=BOOTED_AT)
 
 
-def kernel_log(machine: Machine, gpus: Sequence[Gpu], iommu: Sequence[str], version: str = "595.58.03", gpu_lines: Sequence[str] = ()) -> str:
+def kernel_log(
+    machine: Machine,
+    gpus: Sequence[Gpu],
+    iommu: Sequence[str],
+    version: str = "595.58.03",
+    gpu_lines: Sequence[str] = (),
+) -> str:
     """`dmesg` from the first line of the boot on."""
     lines = [
         (
             0.0,
-            "Linux version %s (buildd@build) (x86_64-linux-gnu-gcc-13 (Ubuntu 13.3.0) 13.3.0, GNU ld 2.42) #67 SMP PREEMPT_DYNAMIC" % machine.release,
+            "Linux version %s (buildd@build) (x86_64-linux-gnu-gcc-13 (Ubuntu 13.3.0) 13.3.0, GNU ld 2.42) #67 SMP "
+            "PREEMPT_DYNAMIC" % machine.release,
         ),
         (0.0, "Command line: " + machine.cmdline),
         (0.0, "KERNEL supported cpus:"),
@@ -237,11 +287,15 @@ def kernel_log(machine: Machine, gpus: Sequence[Gpu], iommu: Sequence[str], vers
     for gpu in gpus:
         lines.append((8.1 + gpu.index * 0.01, "nvidia %s: enabling device (0000 -> 0002)" % gpu.address))
     lines += [
-        (8.3, "NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  %s  Release Build  (dvs-builder@U22-I3-AM25-28-3)" % version),
+        (
+            8.3,
+            "NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  %s  Release Build  (dvs-builder@U22-I3-AM25-28-3)"
+            % version,
+        ),
         (
             8.4,
-            "nvidia-modeset: Loading NVIDIA UNIX Open Kernel Mode Setting Driver for x86_64  %s  Release Build  (dvs-builder@U22-I3-AM25-28-3)"
-            % version,
+            "nvidia-modeset: Loading NVIDIA UNIX Open Kernel Mode Setting Driver for x86_64  %s  Release Build  "
+            "(dvs-builder@U22-I3-AM25-28-3)" % version,
         ),
         (8.5, "[drm] [nvidia-drm] [GPU ID 0x00000100] Loading driver"),
         (11.2, "nvidia-uvm: Loaded the UVM driver, major device number %d." % UVM_MAJOR),

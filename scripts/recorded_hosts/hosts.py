@@ -46,7 +46,11 @@ def _card(
         port_type,
         speed=speed,
         irq=480 + number,
-        bars={0: (base + 0x2000000000, 64 * MIB, True), 2: (base, 128 * GIB, True), 4: (base + 0x2010000000, 32 * MIB, True)},
+        bars={
+            0: (base + 0x2000000000, 64 * MIB, True),
+            2: (base, 128 * GIB, True),
+            4: (base + 0x2010000000, 32 * MIB, True),
+        },
     )
 
 
@@ -58,8 +62,18 @@ def _epyc(model: HostModel, with_gpus: bool = True, visible_bytes: int = 4096, s
         top = bus - 1
         root = "pci0000:%02x" % top
         host, port, address = "0000:%02x:00.0" % top, "0000:%02x:01.1" % top, "0000:%02x:00.0" % bus
-        pcie.add(model, pcie.Device(host, AMD, 0x153A, 0x060000, (AMD, 0x153A), root, numa_node=node, iommu_group=group, revision=0), visible_bytes)
-        pcie.add(model, pcie.Device("0000:%02x:00.2" % top, AMD, 0x153B, 0x080600, (AMD, 0x153B), root, numa_node=node, revision=0), visible_bytes)
+        pcie.add(
+            model,
+            pcie.Device(
+                host, AMD, 0x153A, 0x060000, (AMD, 0x153A), root, numa_node=node, iommu_group=group, revision=0
+            ),
+            visible_bytes,
+        )
+        pcie.add(
+            model,
+            pcie.Device("0000:%02x:00.2" % top, AMD, 0x153B, 0x080600, (AMD, 0x153B), root, numa_node=node, revision=0),
+            visible_bytes,
+        )
         if with_gpus:
             pcie.add(
                 model,
@@ -83,7 +97,9 @@ def _epyc(model: HostModel, with_gpus: bool = True, visible_bytes: int = 4096, s
                 ),
                 visible_bytes,
             )
-            pcie.add(model, _card(address, root, [port], card, numa_node=node, group=group + 2, speed=speed), visible_bytes)
+            pcie.add(
+                model, _card(address, root, [port], card, numa_node=node, group=group + 2, speed=speed), visible_bytes
+            )
             log += [
                 "pci %s: [10de:2bb5] type 00 class 0x030200 PCIe Legacy Endpoint" % address,
                 "pci %s: BAR 2 [mem 0x%x-0x%x 64bit pref]"
@@ -97,7 +113,11 @@ def _epyc(model: HostModel, with_gpus: bool = True, visible_bytes: int = 4096, s
     # A network card and a disk, so that not everything on the bus is a GPU.
     root = "pci0000:a0"
     pcie.add(
-        model, pcie.Device("0000:a0:00.0", AMD, 0x153A, 0x060000, (AMD, 0x153A), root, numa_node=1, iommu_group=group, revision=0), visible_bytes
+        model,
+        pcie.Device(
+            "0000:a0:00.0", AMD, 0x153A, 0x060000, (AMD, 0x153A), root, numa_node=1, iommu_group=group, revision=0
+        ),
+        visible_bytes,
     )
     pcie.add(
         model,
@@ -155,8 +175,15 @@ def _proc_bus(model: HostModel) -> None:
     """/proc/bus/pci/devices, from what sysfs shows."""
     out = ""
     for address in sorted(model.list("/sys/bus/pci/devices").entries):
-        text = {name: model.read("/sys/bus/pci/devices/%s/%s" % (address, name)).text.strip() for name in ("vendor", "device", "irq")}
-        bound = [line[7:] for line in model.read("/sys/bus/pci/devices/%s/uevent" % address).text.splitlines() if line.startswith("DRIVER=")]
+        text = {
+            name: model.read("/sys/bus/pci/devices/%s/%s" % (address, name)).text.strip()
+            for name in ("vendor", "device", "irq")
+        }
+        bound = [
+            line[7:]
+            for line in model.read("/sys/bus/pci/devices/%s/uevent" % address).text.splitlines()
+            if line.startswith("DRIVER=")
+        ]
         _domain, bus, slot = address.split(":")
         devfn = int(slot.split(".")[0], 16) << 3 | int(slot.split(".")[1])
         out += "%s%02x\t%s%s\t%x\t%s\t%s\n" % (
@@ -172,7 +199,10 @@ def _proc_bus(model: HostModel) -> None:
 
 
 def _node_cells(nodes: Sequence[int]) -> list[list[str]]:
-    return [["X" if a == b else "NODE" if nodes[a] == nodes[b] else "SYS" for b in range(len(nodes))] for a in range(len(nodes))]
+    return [
+        ["X" if a == b else "NODE" if nodes[a] == nodes[b] else "SYS" for b in range(len(nodes))]
+        for a in range(len(nodes))
+    ]
 
 
 AMD_IOMMU = (
@@ -189,15 +219,26 @@ def bare_metal(uid: int = 0) -> HostModel:
     name = "unprivileged" if uid else "bare-metal"
     model = HostModel(
         name,
-        "Reconstructed from " + STORY + (". As an ordinary user sees it." if uid else ". The same machine run as bare metal, idle and healthy."),
+        "Reconstructed from "
+        + STORY
+        + (". As an ordinary user sees it." if uid else ". The same machine run as bare metal, idle and healthy."),
         uid,
     )
     machine = Machine()
     linux.install(model, machine)
     lines = _epyc(model, visible_bytes=64 if uid else 4096)
-    gpus = [smi.Gpu(i, "0000:%02x:00.0" % bus, power_w=32.4 + 0.31 * i, temperature=27 + i % 3) for i, (bus, _node) in enumerate(CARDS)]
+    gpus = [
+        smi.Gpu(i, "0000:%02x:00.0" % bus, power_w=32.4 + 0.31 * i, temperature=27 + i % 3)
+        for i, (bus, _node) in enumerate(CARDS)
+    ]
     nodes = [node for _bus, node in CARDS]
-    smi.install(model, gpus, _node_cells(nodes), [linux.cpu_list(machine, node) for node in nodes], [str(node) for node in nodes])
+    smi.install(
+        model,
+        gpus,
+        _node_cells(nodes),
+        [linux.cpu_list(machine, node) for node in nodes],
+        [str(node) for node in nodes],
+    )
     driver.install(model, machine, gpus)
     probe.install(model, [gpu.address for gpu in gpus], nodes)
     _proc_bus(model)
@@ -211,19 +252,28 @@ def bare_metal(uid: int = 0) -> HostModel:
             stderr=(
                 "Hint: You are currently not seeing messages from other users and the system.\n"
                 "      Users in groups 'adm', 'systemd-journal' can see all messages.\n"
-                "      Pass -q to turn off this notice.\nNo journal files were opened due to insufficient permissions.\n"
+                "      Pass -q to turn off this notice.\nNo journal files were opened due to insufficient "
+                "permissions.\n"
             ),
         )
         model.file("/var/log/kern.log", "", mode=0o640)
-        model.command("tail -c 4194304 /var/log/kern.log", rc=1, stderr="tail: cannot open '/var/log/kern.log' for reading: Permission denied\n")
+        model.command(
+            "tail -c 4194304 /var/log/kern.log",
+            rc=1,
+            stderr="tail: cannot open '/var/log/kern.log' for reading: Permission denied\n",
+        )
     else:
         model.command("dmesg", log)
     return model
 
 
 def no_gpu() -> HostModel:
-    model = HostModel("no-gpu", "Reconstructed: a server of the same family without any GPU and without the NVIDIA driver.")
-    machine = Machine(cmdline="BOOT_IMAGE=/vmlinuz-6.8.0-64-generic root=UUID=00000000-0000-4000-8000-00000000000a ro iommu=pt quiet")
+    model = HostModel(
+        "no-gpu", "Reconstructed: a server of the same family without any GPU and without the NVIDIA driver."
+    )
+    machine = Machine(
+        cmdline="BOOT_IMAGE=/vmlinuz-6.8.0-64-generic root=UUID=00000000-0000-4000-8000-00000000000a ro iommu=pt quiet"
+    )
     linux.install(model, machine)
     _epyc(model, with_gpus=False)
     _proc_bus(model)
@@ -247,10 +297,14 @@ IDLE_WATTS = (80.97, 82.11, 83.40, 81.62, 84.19, 82.75, 85.03, 81.33)
 
 
 def lxc_story() -> HostModel:
-    model = HostModel("lxc-story", "Reconstructed from " + STORY + ": state 2, the privileged LXC container on the Proxmox host, model loaded.")
+    model = HostModel(
+        "lxc-story",
+        "Reconstructed from " + STORY + ": state 2, the privileged LXC container on the Proxmox host, model loaded.",
+    )
     machine = Machine(
         release="6.14.11-3-pve",
-        cmdline="initrd=\\EFI\\proxmox\\6.14.11-3-pve\\initrd.img-6.14.11-3-pve root=ZFS=rpool/ROOT/pve-1 boot=zfs iommu=pt",
+        cmdline="initrd=\\EFI\\proxmox\\6.14.11-3-pve\\initrd.img-6.14.11-3-pve root=ZFS=rpool/ROOT/pve-1 boot=zfs "
+        "iommu=pt",
         container=True,
     )
     linux.install(model, machine)
@@ -260,7 +314,13 @@ def lxc_story() -> HostModel:
     for gpu in gpus:  # a container has its own process numbers, and the driver shows those of its own processes
         gpu.processes = [(gpu.index + 412, "sglang::scheduler_TP%d" % gpu.index, 94842)]
     nodes = [node for _bus, node in CARDS]
-    smi.install(model, gpus, _node_cells(nodes), [linux.cpu_list(machine, node) for node in nodes], [str(node) for node in nodes])
+    smi.install(
+        model,
+        gpus,
+        _node_cells(nodes),
+        [linux.cpu_list(machine, node) for node in nodes],
+        [str(node) for node in nodes],
+    )
     driver.install(model, machine, gpus, toolkit="12.8")
     _proc_bus(model)
     model.command("dmesg", driver.kernel_log(machine, gpus, AMD_IOMMU, gpu_lines=lines))
@@ -268,13 +328,32 @@ def lxc_story() -> HostModel:
 
 
 def _guest(
-    name: str, note: str, machine: Machine, *, host_bridge: int, addresses: Sequence[str], root_ports: bool, read_write: str
+    name: str,
+    note: str,
+    machine: Machine,
+    *,
+    host_bridge: int,
+    addresses: Sequence[str],
+    root_ports: bool,
+    read_write: str,
 ) -> HostModel:
     model = HostModel(name, note)
     linux.install(model, machine)
-    pcie.add(model, pcie.Device("0000:00:00.0", INTEL, host_bridge, 0x060000, (0x1AF4, 0x1100), port_type=None, revision=2))
-    pcie.add(model, pcie.Device("0000:00:12.0", 0x1AF4, 0x1000, 0x020000, (0x1AF4, 0x0001), driver="virtio-pci", port_type=None, revision=0))
-    pcie.add(model, pcie.Device("0000:00:0a.0", 0x1AF4, 0x1001, 0x010000, (0x1AF4, 0x0002), driver="virtio-pci", port_type=None, revision=0))
+    pcie.add(
+        model, pcie.Device("0000:00:00.0", INTEL, host_bridge, 0x060000, (0x1AF4, 0x1100), port_type=None, revision=2)
+    )
+    pcie.add(
+        model,
+        pcie.Device(
+            "0000:00:12.0", 0x1AF4, 0x1000, 0x020000, (0x1AF4, 0x0001), driver="virtio-pci", port_type=None, revision=0
+        ),
+    )
+    pcie.add(
+        model,
+        pcie.Device(
+            "0000:00:0a.0", 0x1AF4, 0x1001, 0x010000, (0x1AF4, 0x0002), driver="virtio-pci", port_type=None, revision=0
+        ),
+    )
     gpus, lines = [], []
     for number, address in enumerate(addresses):
         port = "0000:00:%s" % ("1c.%d" % number if number < 4 else "1d.%d" % (number - 4))
@@ -298,9 +377,19 @@ def _guest(
             )
         device = _card(address, "pci0000:00", [port] if root_ports else [], number, speed=5)
         pcie.add(model, device, 4096 if root_ports else 256)
-        lines.append("pci %s: BAR 2 [mem 0x%x-0x%x 64bit pref]" % (address, device.bars[2][0], device.bars[2][0] + 128 * GIB - 1))
+        lines.append(
+            "pci %s: BAR 2 [mem 0x%x-0x%x 64bit pref]" % (address, device.bars[2][0], device.bars[2][0] + 128 * GIB - 1)
+        )
         gpus.append(
-            smi.Gpu(number, address, host_gen=5 if root_ports else None, virtualization="Pass-Through", link_gen=5, pstate="P0", power_w=71.2)
+            smi.Gpu(
+                number,
+                address,
+                host_gen=5 if root_ports else None,
+                virtualization="Pass-Through",
+                link_gen=5,
+                pstate="P0",
+                power_w=71.2,
+            )
         )
     model.directory("/sys/class/iommu")
     model.directory("/sys/kernel/iommu_groups")
@@ -336,7 +425,9 @@ def _qemu(product: str, version: str) -> Machine:
 def kvm_story() -> HostModel:
     return _guest(
         "kvm-story",
-        "Reconstructed from " + STORY + ": state 1, the KVM guest on the legacy i440FX chipset, model loaded, no request running.",
+        "Reconstructed from "
+        + STORY
+        + ": state 1, the KVM guest on the legacy i440FX chipset, model loaded, no request running.",
         _qemu("Standard PC (i440FX + PIIX, 1996)", "pc-i440fx-9.2+pve1"),
         host_bridge=0x1237,
         addresses=["0000:00:%s.0" % slot for slot in ("10", "11", "18", "19", "1a", "1b", "1c", "1d")],
@@ -348,7 +439,9 @@ def kvm_story() -> HostModel:
 def kvm_q35() -> HostModel:
     return _guest(
         "kvm-q35",
-        "Reconstructed from " + STORY + ": a guest of the same host with the Q35 chipset and PCI Express root ports, idle and healthy.",
+        "Reconstructed from "
+        + STORY
+        + ": a guest of the same host with the Q35 chipset and PCI Express root ports, idle and healthy.",
         _qemu("Standard PC (Q35 + ICH9, 2009)", "pc-q35-9.2+pve1"),
         host_bridge=0x29C0,
         addresses=["0000:%02x:00.0" % n for n in range(1, 9)],
@@ -361,14 +454,18 @@ def serving() -> HostModel:
     """The container of state 2 with its server on the right settings, idle."""
     model = lxc_story()
     model.name = "serving"
-    model.note = "Reconstructed from " + STORY + ": the LXC container with its inference server, settings mended, idle and healthy."
+    model.note = (
+        "Reconstructed from "
+        + STORY
+        + ": the LXC container with its inference server, settings mended, idle and healthy."
+    )
     server.install(model, ["0000:%02x:00.0" % bus for bus, _node in CARDS])
     return model
 
 
 def all_hosts() -> dict[str, Callable[[], HostModel]]:
     """Name -> what makes the model."""
-    from .proxmox import pve_kvm, pve_lxc, pve_story  # noqa: PLC0415 it builds on this file
+    from .proxmox import pve_kvm, pve_lxc, pve_story  # noqa: PLC0415  it builds on this file
 
     return {
         "bare-metal": bare_metal,

@@ -10,10 +10,14 @@ from ansible.module_utils.gpu_host.evidence.interface import OK, Outcome
 from .tree import BOOTED_AT, TAKEN_AT, HostModel
 
 FLAGS = (
-    "fpu vme de pse tsc msr pae mce cx8 apic sep mtrr pge mca cmov pat pse36 clflush mmx fxsr sse sse2 ht syscall nx mmxext fxsr_opt "
-    "pdpe1gb rdtscp lm constant_tsc rep_good nopl nonstop_tsc cpuid pni pclmulqdq ssse3 fma cx16 sse4_1 sse4_2 x2apic movbe popcnt aes "
-    "xsave avx f16c rdrand lahf_lm svm abm sse4a misalignsse 3dnowprefetch fsgsbase bmi1 avx2 smep bmi2 erms avx512f avx512dq rdseed "
-    "adx smap avx512ifma clflushopt clwb avx512cd sha_ni avx512bw avx512vl xsaveopt xsavec xgetbv1 clzero wbnoinvd avx512_bf16 umip pku "
+    "fpu vme de pse tsc msr pae mce cx8 apic sep mtrr pge mca cmov pat pse36 clflush mmx fxsr sse sse2 ht syscall nx "
+    "mmxext fxsr_opt "
+    "pdpe1gb rdtscp lm constant_tsc rep_good nopl nonstop_tsc cpuid pni pclmulqdq ssse3 fma cx16 sse4_1 sse4_2 x2apic "
+    "movbe popcnt aes "
+    "xsave avx f16c rdrand lahf_lm svm abm sse4a misalignsse 3dnowprefetch fsgsbase bmi1 avx2 smep bmi2 erms avx512f "
+    "avx512dq rdseed "
+    "adx smap avx512ifma clflushopt clwb avx512cd sha_ni avx512bw avx512vl xsaveopt xsavec xgetbv1 clzero wbnoinvd "
+    "avx512_bf16 umip pku "
     "ospke avx512_vbmi2 gfni vaes vpclmulqdq avx512_vnni rdpid"
 )
 
@@ -39,7 +43,8 @@ class Machine:
 
 
 OS_RELEASE = {
-    "ubuntu": 'PRETTY_NAME="Ubuntu 24.04.3 LTS"\nNAME="Ubuntu"\nVERSION_ID="24.04"\nVERSION="24.04.3 LTS (Noble Numbat)"\n'
+    "ubuntu": 'PRETTY_NAME="Ubuntu 24.04.3 LTS"\nNAME="Ubuntu"\nVERSION_ID="24.04"\nVERSION="24.04.3 LTS (Noble '
+    'Numbat)"\n'
     "VERSION_CODENAME=noble\nID=ubuntu\nID_LIKE=debian\nUBUNTU_CODENAME=noble\n",
 }
 
@@ -57,8 +62,10 @@ def _cpuinfo(machine: Machine) -> str:
     flags = FLAGS + (" hypervisor" if machine.guest else "")
     threads = 1 if machine.guest else 2
     one = (
-        "processor\t: %d\nvendor_id\t: AuthenticAMD\ncpu family\t: 26\nmodel\t\t: 2\nmodel name\t: AMD EPYC 9335 32-Core Processor\nstepping\t: 1\n"
-        "microcode\t: 0xb00211a\ncpu MHz\t\t: 3000.000\ncache size\t: 1024 KB\nphysical id\t: %d\nsiblings\t: %d\ncore id\t\t: %d\ncpu cores\t: 32\n"
+        "processor\t: %d\nvendor_id\t: AuthenticAMD\ncpu family\t: 26\nmodel\t\t: 2\nmodel name\t: AMD EPYC 9335 "
+        "32-Core Processor\nstepping\t: 1\n"
+        "microcode\t: 0xb00211a\ncpu MHz\t\t: 3000.000\ncache size\t: 1024 KB\nphysical id\t: %d\nsiblings\t: "
+        "%d\ncore id\t\t: %d\ncpu cores\t: 32\n"
         "fpu\t\t: yes\ncpuid level\t: 16\nwp\t\t: yes\nflags\t\t: %s\nbogomips\t: 6000.00\n"
         "clflush size\t: 64\naddress sizes\t: 52 bits physical, 57 bits virtual\n\n"
     )
@@ -93,23 +100,34 @@ def install(model: HostModel, machine: Machine) -> None:
     kib = machine.memory_gib << 20
     model.file("/etc/os-release", OS_RELEASE[machine.os])
     model.file("/proc/sys/kernel/osrelease", machine.release + "\n")
-    model.file("/proc/version", "Linux version %s (buildd@build) (gcc 13.3.0, GNU ld 2.42) #1 SMP PREEMPT_DYNAMIC\n" % machine.release)
+    model.file(
+        "/proc/version",
+        "Linux version %s (buildd@build) (gcc 13.3.0, GNU ld 2.42) #1 SMP PREEMPT_DYNAMIC\n" % machine.release,
+    )
     model.file("/proc/cmdline", machine.cmdline + "\n")
     model.file("/proc/uptime", "%.2f %.2f\n" % (TAKEN_AT - BOOTED_AT, (TAKEN_AT - BOOTED_AT) * machine.cpus * 0.98))
-    model.file("/proc/stat", "cpu  90210 0 81234 1000000 120 0 300 0 0 0\nintr 1\nctxt 1\nbtime %d\nprocesses 51234\n" % BOOTED_AT)
+    model.file(
+        "/proc/stat",
+        "cpu  90210 0 81234 1000000 120 0 300 0 0 0\nintr 1\nctxt 1\nbtime %d\nprocesses 51234\n" % BOOTED_AT,
+    )
     model.file("/proc/cpuinfo", _cpuinfo(machine))
     model.file(
         "/proc/meminfo",
-        "MemTotal:       %d kB\nMemFree:        %d kB\nMemAvailable:   %d kB\nSwapTotal:             0 kB\nSwapFree:              0 kB\n"
-        % (kib - 9000000, kib - 30000000, kib - 20000000),
+        "MemTotal:       %d kB\nMemFree:        %d kB\nMemAvailable:   %d kB\nSwapTotal:             0 kB\nSwapFree:  "
+        "            0 kB\n" % (kib - 9000000, kib - 30000000, kib - 20000000),
     )
     for node in range(machine.numa_nodes):
         base = "/sys/devices/system/node/node%d" % node
         model.file(base + "/cpulist", cpu_list(machine, node) + "\n")
         model.file(base + "/distance", " ".join("10" if n == node else "32" for n in range(machine.numa_nodes)) + "\n")
         share = (kib - 9000000) // machine.numa_nodes
-        model.file(base + "/meminfo", "Node %d MemTotal:       %d kB\nNode %d MemFree:        %d kB\n" % (node, share, node, share - 10000000))
-    model.file("/sys/devices/system/node/online", "0\n" if machine.numa_nodes == 1 else "0-%d\n" % (machine.numa_nodes - 1))
+        model.file(
+            base + "/meminfo",
+            "Node %d MemTotal:       %d kB\nNode %d MemFree:        %d kB\n" % (node, share, node, share - 10000000),
+        )
+    model.file(
+        "/sys/devices/system/node/online", "0\n" if machine.numa_nodes == 1 else "0-%d\n" % (machine.numa_nodes - 1)
+    )
     for cpu in range(machine.cpus):
         model.directory("/sys/devices/system/cpu/cpu%d" % cpu)
         if not machine.guest:
@@ -123,7 +141,8 @@ def install(model: HostModel, machine: Machine) -> None:
     )
     model.command(
         "df -kP /dev/shm",
-        "Filesystem     1024-blocks      Used Available Capacity Mounted on\ntmpfs          %11d         0 %9d       0%% /dev/shm\n" % (half, half),
+        "Filesystem     1024-blocks      Used Available Capacity Mounted on\ntmpfs          %11d         0 %9d       "
+        "0%% /dev/shm\n" % (half, half),
     )
     model.file("/proc/self/limits", _limits())
     model.file("/proc/1/limits", _limits())
@@ -150,7 +169,11 @@ def _platform(model: HostModel, machine: Machine) -> None:
     vm, container = ("kvm" if machine.guest else "none"), ("lxc" if machine.container else "none")
     model.command("systemd-detect-virt --vm", vm + "\n", rc=0 if machine.guest else 1)
     model.command("systemd-detect-virt --container", container + "\n", rc=0 if machine.container else 1)
-    model.command("systemd-detect-virt", (container if machine.container else vm) + "\n", rc=0 if machine.guest or machine.container else 1)
+    model.command(
+        "systemd-detect-virt",
+        (container if machine.container else vm) + "\n",
+        rc=0 if machine.guest or machine.container else 1,
+    )
     # Only the allowed names of an environment ever reach a bundle; a bare host has none of them in that of PID 1.
     model.file("/proc/1/environ", b"container=lxc" if machine.container else b"", mode=0o400)
     model.file("/proc/1/cgroup", "0::/init.scope\n")
@@ -165,9 +188,14 @@ def _platform(model: HostModel, machine: Machine) -> None:
         model.file("/boot/initrd.img-" + machine.release, b"", modified=BOOTED_AT - 3600)
         model.directory("/usr/lib/modules/" + machine.release)
         words = machine.cmdline.partition(" ro ")[2] or "quiet"
-        model.file("/etc/default/grub", 'GRUB_DEFAULT=0\nGRUB_TIMEOUT=5\nGRUB_CMDLINE_LINUX_DEFAULT="%s"\nGRUB_CMDLINE_LINUX=""\n' % words)
+        model.file(
+            "/etc/default/grub",
+            'GRUB_DEFAULT=0\nGRUB_TIMEOUT=5\nGRUB_CMDLINE_LINUX_DEFAULT="%s"\nGRUB_CMDLINE_LINUX=""\n' % words,
+        )
         if not machine.guest:
-            model.file("/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c", b"\x06\x00\x00\x00\x00")
+            model.file(
+                "/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c", b"\x06\x00\x00\x00\x00"
+            )
             model.command("mokutil --sb-state", "SecureBoot disabled\n")
 
 

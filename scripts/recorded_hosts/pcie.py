@@ -92,7 +92,8 @@ def config_space(device: Device) -> bytes:
     )
     struct.pack_into("<I", space, 0x60 + 0x2C, (1 << (device.max_speed + 1)) - 2)
     struct.pack_into("<H", space, 0x60 + 0x30, device.max_speed)
-    # Extended capabilities: Advanced Error Reporting at 0x100, then Access Control Services at 0x2a0 where there is one.
+    # Extended capabilities: Advanced Error Reporting at 0x100, then Access Control Services at 0x2a0 where there is
+    # one.
     acs = device.acs_control is not None
     struct.pack_into("<I", space, 0x100, 0x0001 | 2 << 16 | (0x2A0 << 20 if acs else 0))
     if device.acs_control is not None:
@@ -173,5 +174,7 @@ def add(model: HostModel, device: Device, visible_bytes: int = 4096) -> None:
         model.link("/sys/bus/pci/drivers/%s/%s" % (device.driver, device.address), "../../../.." + base[4:])
     if device.iommu_group is not None:
         model.link(base + "/iommu_group", up + "kernel/iommu_groups/%d" % device.iommu_group)
-        model.link("/sys/kernel/iommu_groups/%d/devices/%s" % (device.iommu_group, device.address), "../../../.." + base[4:])
+        model.link(
+            "/sys/kernel/iommu_groups/%d/devices/%s" % (device.iommu_group, device.address), "../../../.." + base[4:]
+        )
     model.link("/sys/bus/pci/devices/" + device.address, "../../.." + base[4:])

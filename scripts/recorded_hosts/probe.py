@@ -1,4 +1,5 @@
-"""What the P2P probe puts on a healthy host with PCIe Gen5 cards: the shape of a real run (two H200), the figures that were published."""
+"""What the P2P probe puts on a healthy host with PCIe Gen5 cards: the shape of a real run (two H200), the figures that
+were published."""
 
 from __future__ import annotations
 
@@ -13,23 +14,33 @@ from ansible.module_utils.gpu_host.probe.worker_run import PROBE_COMMAND
 from .tree import HostModel
 
 BUFFER_MIB = 256
-# GB/s and us of one direction on one NUMA node, across sockets, and through host memory (public write-ups of these cards).
+# GB/s and us of one direction on one NUMA node, across sockets, and through host memory (public write-ups of these
+# cards).
 NEAR, FAR, STAGED = (55.4, 0.94), (45.2, 1.31), (32.6, 13.7)
 
 
 def install(model: HostModel, addresses: Sequence[str], nodes: Sequence[int]) -> None:
     """The answers of the idle gate and of the probe. `nodes`: the NUMA node of each card."""
     model.command(p2p_probe.APPS_COMMAND, "")
-    model.command(p2p_probe.GPUS_COMMAND, "".join("%08X:%s, 4, 0, Disabled\n" % (0, address[5:].upper()) for address in addresses))
+    model.command(
+        p2p_probe.GPUS_COMMAND, "".join("%08X:%s, 4, 0, Disabled\n" % (0, address[5:].upper()) for address in addresses)
+    )
     model.command(PROBE_COMMAND, json.dumps(measured(addresses, nodes), sort_keys=True), seconds=14.2)
-    model.command(COLLECTIVE_COMMAND, json.dumps({"reason": "no Python with PyTorch was found; name the inference server's"}))
+    model.command(
+        COLLECTIVE_COMMAND, json.dumps({"reason": "no Python with PyTorch was found; name the inference server's"})
+    )
 
 
 def measured(addresses: Sequence[str], nodes: Sequence[int]) -> dict[str, Any]:
     count = len(addresses)
     link = {"speed_gt_s": 32.0, "width": 16, "max_speed_gt_s": 32.0, "max_width": 16}
     opened = {"memory_free_mib": 96600, "memory_total_mib": 97249, "buffer_mib": BUFFER_MIB, "kernels_error": None}
-    card = {"name": "NVIDIA RTX PRO 6000 Blackwell Server Edition", "compute_capability": "12.0", "compute_mode": "default", "multiprocessors": 188}
+    card = {
+        "name": "NVIDIA RTX PRO 6000 Blackwell Server Edition",
+        "compute_capability": "12.0",
+        "compute_mode": "default",
+        "multiprocessors": 188,
+    }
     near = {(a, b): nodes[a] == nodes[b] for a in range(count) for b in range(count) if a != b}
     return {
         "all_at_once": {"bandwidth_gb_s": _figure(178.0, 32, concurrent=count * (count - 1), method="copy_engine, host clock"), "corrupt_pairs": []},
@@ -41,7 +52,8 @@ def measured(addresses: Sequence[str], nodes: Sequence[int]) -> dict[str, Any]:
         "events": [],
         "loopback": {},
         "many_to_one": {
-            address: {"bandwidth_gb_s": _figure(52.7, 32, concurrent=count - 1, method="copy_engine, host clock"), "corrupt_pairs": []}
+            address: {"bandwidth_gb_s": _figure(52.7, 32, concurrent=count - 1, method="copy_engine, host "
+                                                                                       "clock"), "corrupt_pairs": []}
             for address in addresses
         },
         "options": {"buffer_mib": BUFFER_MIB, "init_limit_s": 60, "loopback": False},
@@ -53,7 +65,9 @@ def measured(addresses: Sequence[str], nodes: Sequence[int]) -> dict[str, Any]:
 
 def _pair(rate: float, latency: float) -> dict[str, Any]:
     delivered: dict[str, Any] = {"status": "ok", "sizes": [12288, 65537, 1048592, 67108864]}
-    delivered.update(dict.fromkeys(("first_bad_offset", "bad_size", "bad_blocks_4k", "found", "writer_sees_it", "error")))
+    delivered.update(
+        dict.fromkeys(("first_bad_offset", "bad_size", "bad_blocks_4k", "found", "writer_sees_it", "error"))
+    )
     small = {"size_bytes": 12288, "transfers": 64, "method": "copy_engine, events"}
     waited = {"size_bytes": 12288, "transfers": 1, "method": "copy_engine, host clock", "iterations": 40}
     flag = {"size_bytes": 4, "transfers": 500, "no_answer": False}

@@ -70,7 +70,11 @@ WantedBy=multi-user.target
 
 def _proxmox(name: str, note: str, gpu_driver: str) -> tuple[HostModel, Machine, list[str]]:
     model = HostModel(name, "Reconstructed from " + STORY + ": " + note)
-    machine = Machine(release=RELEASE, cmdline="initrd=\\EFI\\proxmox\\%s\\initrd.img-%s %s" % (RELEASE, RELEASE, COMMAND_LINE), memory_gib=1536)
+    machine = Machine(
+        release=RELEASE,
+        cmdline="initrd=\\EFI\\proxmox\\%s\\initrd.img-%s %s" % (RELEASE, RELEASE, COMMAND_LINE),
+        memory_gib=1536,
+    )
     linux.install(model, machine)
     lines = _epyc(model)
     for address in ADDRESSES:
@@ -86,14 +90,19 @@ def _proxmox(name: str, note: str, gpu_driver: str) -> tuple[HostModel, Machine,
         "cores: 2\nmemory: 4096\nname: router\nonboot: 1\nscsi0: local-zfs:vm-100-disk-0,size=8G\n",
         mode=0o640,
     )
-    model.file("/etc/pve/nodes/pve1/lxc/110.conf", "arch: amd64\nhostname: dns\nmemory: 512\nostype: debian\nunprivileged: 1\n", mode=0o640)
+    model.file(
+        "/etc/pve/nodes/pve1/lxc/110.conf",
+        "arch: amd64\nhostname: dns\nmemory: 512\nostype: debian\nunprivileged: 1\n",
+        mode=0o640,
+    )
     model.command("pveversion", "pve-manager/9.1.3/0000000000000000 (running kernel: %s)\n" % RELEASE, seconds=0.6)
     model.file("/etc/kernel/cmdline", COMMAND_LINE + "\n")
     model.file("/etc/kernel/proxmox-boot-uuids", "AAAA-0001\nAAAA-0002\n")
     model.command(
         "proxmox-boot-tool status",
         (
-            "Re-executing '/usr/sbin/proxmox-boot-tool' in new private mount namespace..\nSystem currently booted with uefi\n"
+            "Re-executing '/usr/sbin/proxmox-boot-tool' in new private mount namespace..\nSystem currently booted "
+            "with uefi\n"
             "AAAA-0001 is configured with: uefi (versions: %s)\nAAAA-0002 is configured with: uefi (versions: %s)\n"
         )
         % (RELEASE, RELEASE),
@@ -121,14 +130,21 @@ def _bind(model: HostModel, address: str, name: str) -> None:
 
 def _without_driver(model: HostModel, machine: Machine) -> None:
     """A host that gives its cards away has no NVIDIA driver of its own."""
-    model.file("/proc/modules", "vfio_pci 20480 8 - Live 0x0000000000000000\nvfio_iommu_type1 53248 1 - Live 0x0000000000000000\n")
+    model.file(
+        "/proc/modules",
+        "vfio_pci 20480 8 - Live 0x0000000000000000\nvfio_iommu_type1 53248 1 - Live 0x0000000000000000\n",
+    )
     model.file(
         "/etc/modprobe.d/vfio.conf",
-        "options vfio-pci ids=10de:2bb5 disable_vga=1\nsoftdep nvidia pre: vfio-pci\nblacklist nouveau\nblacklist nvidia\n",
+        "options vfio-pci ids=10de:2bb5 disable_vga=1\nsoftdep nvidia pre: vfio-pci\nblacklist nouveau\nblacklist "
+        "nvidia\n",
     )
     model.device("/dev/null", 1, 3)
     model.device("/dev/vfio/vfio", 10, 196)
-    model.file("/proc/devices", "Character devices:\n  1 mem\n  5 /dev/tty\n 10 misc\n136 pts\n511 vfio\n\nBlock devices:\n259 blkext\n")
+    model.file(
+        "/proc/devices",
+        "Character devices:\n  1 mem\n  5 /dev/tty\n 10 misc\n136 pts\n511 vfio\n\nBlock devices:\n259 blkext\n",
+    )
     driver.absent(model)
 
 
@@ -157,7 +173,11 @@ def qemu_arguments(machine_type: str, devices: Sequence[str], express: bool, ext
             port = "pcie-root-port,id=ich9-pcie-port-%d,addr=10.%d,x-speed=16,x-width=32,multifunction=on,bus=pcie.0,port=%d,chassis=%d"
             argv += ["-device", port % (number + 1, number - 4, number + 1, number + 1)]
         slot = [16, 17, 27, 28, 13, 14, 15, 16][number]
-        bus = "ich9-pcie-port-%d,addr=0x0" % (number + 1) if express else "pci.%d,addr=0x%x" % (0 if number < 4 else 2, slot)
+        bus = (
+            "ich9-pcie-port-%d,addr=0x0" % (number + 1)
+            if express
+            else "pci.%d,addr=0x%x" % (0 if number < 4 else 2, slot)
+        )
         argv += ["-device", "vfio-pci,host=%s,id=hostpci%d,bus=%s" % (address, number, bus)]
     argv += [*extra, "-machine", "type=" + machine_type]
     return b"\0".join(word.encode() for word in argv) + b"\0"
@@ -196,12 +216,24 @@ def pve_story() -> HostModel:
 
 def pve_lxc() -> HostModel:
     """Healthy: the container gets its nodes by devN lines, a unit makes them before the guests start."""
-    model, machine, lines = _proxmox("pve-lxc", "state 2, the Proxmox host of the LXC container, as it should be.", "nvidia")
+    model, machine, lines = _proxmox(
+        "pve-lxc", "state 2, the Proxmox host of the LXC container, as it should be.", "nvidia"
+    )
     gpus = [smi.Gpu(i, address) for i, address in enumerate(ADDRESSES)]
     nodes = [node for _bus, node in CARDS]
-    smi.install(model, gpus, _node_cells(nodes), [linux.cpu_list(machine, node) for node in nodes], [str(node) for node in nodes])
+    smi.install(
+        model,
+        gpus,
+        _node_cells(nodes),
+        [linux.cpu_list(machine, node) for node in nodes],
+        [str(node) for node in nodes],
+    )
     driver.install(model, machine, gpus)
-    paths = ["/dev/nvidia%d" % number for number in range(8)] + ["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"]
+    paths = ["/dev/nvidia%d" % number for number in range(8)] + [
+        "/dev/nvidiactl",
+        "/dev/nvidia-uvm",
+        "/dev/nvidia-uvm-tools",
+    ]
     devices = "".join("dev%d: %s,mode=0666\n" % (number, path) for number, path in enumerate(paths))
     model.file("/etc/pve/nodes/pve1/lxc/%s.conf" % CONTAINER, CONTAINER_CONF.format(devices=devices), mode=0o640)
     model.command("lxc-info -n %s -s -p" % CONTAINER, "State:          RUNNING\nPID:            5120\n")
@@ -210,8 +242,9 @@ def pve_lxc() -> HostModel:
         model.device("/proc/5120/root" + path, node.major or 0, node.minor or 0)
     model.file("/etc/modules-load.d/nvidia.conf", "nvidia\nnvidia_uvm\n")
     model.file("/etc/systemd/system/nvidia-nodes.service", NODES_UNIT)
-    model.link("/etc/systemd/system/multi-user.target.wants/nvidia-nodes.service", "/etc/systemd/system/nvidia-nodes.service")
+    model.link(
+        "/etc/systemd/system/multi-user.target.wants/nvidia-nodes.service", "/etc/systemd/system/nvidia-nodes.service"
+    )
     _proc_bus(model)
     model.command("dmesg", driver.kernel_log(machine, gpus, AMD_IOMMU, gpu_lines=lines))
     return model
-

@@ -111,20 +111,38 @@ def _gpu_xml(gpu: Gpu, driver: str) -> str:
 def query_xml(gpus: Sequence[Gpu], driver: str, cuda: str) -> str:
     """`nvidia-smi -q -x`."""
     head = '<?xml version="1.0" ?>\n<!DOCTYPE nvidia_smi_log SYSTEM "nvsmi_device_v13.dtd">\n<nvidia_smi_log>\n'
-    head += "\t<timestamp>Fri Apr 10 00:13:20 2026</timestamp>\n\t<driver_version>%s</driver_version>\n\t<cuda_version>%s</cuda_version>\n" % (
-        driver,
-        cuda,
+    head += (
+        "\t<timestamp>Fri Apr 10 00:13:20 "
+        "2026</timestamp>\n\t<driver_version>%s</driver_version>\n\t<cuda_version>%s</cuda_version>\n"
+        % (
+            driver,
+            cuda,
+        )
     )
-    return head + "\t<attached_gpus>%d</attached_gpus>\n" % len(gpus) + "".join(_gpu_xml(gpu, driver) for gpu in gpus) + "</nvidia_smi_log>\n"
+    return (
+        head
+        + "\t<attached_gpus>%d</attached_gpus>\n" % len(gpus)
+        + "".join(_gpu_xml(gpu, driver) for gpu in gpus)
+        + "</nvidia_smi_log>\n"
+    )
 
 
 def topology(cells: Sequence[Sequence[str]], cpus: Sequence[str], nodes: Sequence[str]) -> str:
     """`nvidia-smi topo -m`; `cells[i][j]` is the class of a pair."""
     count = len(cells)
-    out = "\t\x1b[4m" + "\t".join("GPU%d" % i for i in range(count)) + "\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\x1b[0m\n"
+    out = (
+        "\t\x1b[4m"
+        + "\t".join("GPU%d" % i for i in range(count))
+        + "\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\x1b[0m\n"
+    )
     for i in range(count):
         row = ["%4s" % " X " if i == j else cells[i][j] for j in range(count)]
-        out += "GPU%d\t%s\t%s\t%s\t\tN/A\n" % (i, "\t".join(cell if cell.strip() != "X" else " X " for cell in row), cpus[i], nodes[i])
+        out += "GPU%d\t%s\t%s\t%s\t\tN/A\n" % (
+            i,
+            "\t".join(cell if cell.strip() != "X" else " X " for cell in row),
+            cpus[i],
+            nodes[i],
+        )
     return out + LEGEND
 
 
@@ -152,9 +170,12 @@ def install(
     model.command("nvidia-smi topo -m", topology(cells, cpus, nodes), seconds=0.12)
     for letter, word in (("r", read_write), ("w", read_write), ("n", "NS"), ("a", "NS"), ("p", read_write)):
         model.command("nvidia-smi topo -p2p " + letter, p2p(len(gpus), word), seconds=0.09)
-    listing = "".join("GPU %d: NVIDIA RTX PRO 6000 Blackwell Server Edition (UUID: %s)\n" % (gpu.index, gpu.uuid) for gpu in gpus)
+    listing = "".join(
+        "GPU %d: NVIDIA RTX PRO 6000 Blackwell Server Edition (UUID: %s)\n" % (gpu.index, gpu.uuid) for gpu in gpus
+    )
     model.command("nvidia-smi -L", listing)
     model.command("nvidia-smi nvlink -s", listing)  # cards without NVLink print their name and nothing under it
     model.command(
-        "nvidia-smi --query-gpu=index,pci.bus_id --format=csv,noheader", "".join("%d, %s\n" % (gpu.index, gpu.long_address) for gpu in gpus)
+        "nvidia-smi --query-gpu=index,pci.bus_id --format=csv,noheader",
+        "".join("%d, %s\n" % (gpu.index, gpu.long_address) for gpu in gpus),
     )

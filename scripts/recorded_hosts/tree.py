@@ -50,7 +50,9 @@ class HostModel(Evidence):
 
     # -- building ---------------------------------------------------------------------------------------------------
 
-    def file(self, path: str, data: str | bytes, mode: int = 0o644, modified: float = CONFIGURED_AT, size: int | None = None) -> None:
+    def file(
+        self, path: str, data: str | bytes, mode: int = 0o644, modified: float = CONFIGURED_AT, size: int | None = None
+    ) -> None:
         content = data.encode() if isinstance(data, str) else data
         if size is None:
             size = 4096 if path.startswith("/sys/") else 0 if path.startswith("/proc/") else len(content)
@@ -70,7 +72,9 @@ class HostModel(Evidence):
         for known in [known for known in self._nodes if known == path or known.startswith(path + "/")]:
             del self._nodes[known]
 
-    def command(self, argv: str | Sequence[str], stdout: str | bytes = "", rc: int = 0, stderr: str = "", seconds: float = 0.02) -> None:
+    def command(
+        self, argv: str | Sequence[str], stdout: str | bytes = "", rc: int = 0, stderr: str = "", seconds: float = 0.02
+    ) -> None:
         key = tuple(argv.split() if isinstance(argv, str) else argv)
         content = stdout.encode() if isinstance(stdout, str) else stdout
         self._commands[key] = Outcome(key, OK, rc=rc, stdout=content, stderr=stderr.encode(), seconds=seconds)
@@ -86,7 +90,15 @@ class HostModel(Evidence):
         self._programs[name] = answer
 
     def answer(
-        self, method: str, url: str, code: int, text: str, *, label: str = "", seconds: float = 0.01, first_byte_s: float | None = 0.01
+        self,
+        method: str,
+        url: str,
+        code: int,
+        text: str,
+        *,
+        label: str = "",
+        seconds: float = 0.01,
+        first_byte_s: float | None = 0.01,
     ) -> None:
         """What a server of this host answers over HTTP."""
         kind = "text/event-stream" if text.startswith("data:") else "application/json" if text[:1] in ("{", "[") else ""
@@ -105,7 +117,11 @@ class HostModel(Evidence):
     def read(self, path: str, limit: int = READ_LIMIT_BYTES) -> Reading:
         real = self._resolve(path)
         if real is None or real not in self._nodes:
-            return Reading(path, self._missing(path), reason="" if self._missing(path) == NOT_CAPTURED else "No such file or directory")
+            return Reading(
+                path,
+                self._missing(path),
+                reason="" if self._missing(path) == NOT_CAPTURED else "No such file or directory",
+            )
         if path in self.denied or real in self.denied or (self.uid and not self._nodes[real].entry.mode & 0o004):
             return Reading(path, DENIED, reason="Permission denied")
         node = self._nodes[real]
@@ -123,7 +139,9 @@ class HostModel(Evidence):
             return Listing(path, ABSENT, reason="Not a directory")
         prefix = real.rstrip("/") + "/"
         names = sorted(
-            known[len(prefix) :] for known in self._nodes if known.startswith(prefix) and known != real and "/" not in known[len(prefix) :]
+            known[len(prefix) :]
+            for known in self._nodes
+            if known.startswith(prefix) and known != real and "/" not in known[len(prefix) :]
         )
         return Listing(path, OK, {name: self._nodes[prefix + name].entry for name in names})
 
@@ -136,10 +154,21 @@ class HostModel(Evidence):
         if found is not None:
             return replace(found, argv=key)
         known = answer is not None or any(command[0] == key[0] for command in self._commands)
-        return Outcome(key, NOT_CAPTURED if known or self.unrecorded else ABSENT, reason="no program %s on the search path" % key[0])
+        return Outcome(
+            key,
+            NOT_CAPTURED if known or self.unrecorded else ABSENT,
+            reason="no program %s on the search path" % key[0],
+        )
 
     def fetch(
-        self, method: str, url: str, body: bytes | None = None, *, headers: Mapping[str, str] | None = None, timeout: float = 10.0, label: str = ""
+        self,
+        method: str,
+        url: str,
+        body: bytes | None = None,
+        *,
+        headers: Mapping[str, str] | None = None,
+        timeout: float = 10.0,
+        label: str = "",
     ) -> Fetched:
         refused = Fetched(method, url, ABSENT, label=label, reason="connection refused: nothing listens there")
         return self._answers.get(refused.name, refused)
@@ -155,7 +184,11 @@ class HostModel(Evidence):
 
     def all_paths(self) -> Sequence[str]:
         """Every file outside /sys/devices (whose files are reached, and recorded, through links)."""
-        return [path for path, node in sorted(self._nodes.items()) if node.entry.kind == "file" and not path.startswith("/sys/devices/")]
+        return [
+            path
+            for path, node in sorted(self._nodes.items())
+            if node.entry.kind == "file" and not path.startswith("/sys/devices/")
+        ]
 
     def all_commands(self) -> Sequence[tuple[str, ...]]:
         return sorted(self._commands)

@@ -15,6 +15,7 @@ import yaml
 from ansible.module_utils.gpu_checks import checks as check_files
 from ansible.module_utils.gpu_checks import engine
 from ansible.module_utils.gpu_checks.evaluator import TemplarEvaluator
+from ansible.module_utils.gpu_host.evidence import bundle
 from ansible.module_utils.gpu_host.evidence.interface import (
     ABSENT,
     DENIED,
@@ -28,7 +29,6 @@ from ansible.module_utils.gpu_host.evidence.interface import (
     Listing,
     Outcome,
     Reading,
-    bundle,
 )
 from ansible.module_utils.gpu_host.gather import gather
 from ansible.module_utils.gpu_host.probe.worker_run import PROBE_COMMAND
@@ -40,7 +40,14 @@ ROOT = Path(__file__).resolve().parents[2]
 HOSTS = ROOT / "tests" / "fixtures" / "hosts"
 BROKEN = Path(__file__).resolve().parent / "broken"
 BASES: dict[str, dict[str, Any]] = yaml.safe_load((Path(__file__).resolve().parent / "bases.yml").read_text())
-STATUSES = {"absent": ABSENT, "denied": DENIED, "failed": FAILED, "not_captured": NOT_CAPTURED, "timeout": TIMEOUT, "hung": HUNG}
+STATUSES = {
+    "absent": ABSENT,
+    "denied": DENIED,
+    "failed": FAILED,
+    "not_captured": NOT_CAPTURED,
+    "timeout": TIMEOUT,
+    "hung": HUNG,
+}
 
 
 class OverlayError(Exception):
@@ -70,7 +77,10 @@ def overlay(path: Path) -> Overlay:
     content = yaml.safe_load(path.read_text()) or {}
     known = {"base", "change", "expected", "facts", "hypervisor", "also", "status"}
     if set(content) - known or not isinstance(content.get("base"), str):
-        raise OverlayError("%s: keys are base (needed) and %s; found %s" % (path.name, ", ".join(sorted(known - {"base"})), sorted(content)))
+        raise OverlayError(
+            "%s: keys are base (needed) and %s; found %s"
+            % (path.name, ", ".join(sorted(known - {"base"})), sorted(content))
+        )
     return Overlay(
         path,
         content["base"],
@@ -95,12 +105,17 @@ def base(name: str) -> bundle.BundleEvidence:
 
 @functools.cache
 def loaded_checks(strict: bool = False) -> tuple[check_files.Check, ...]:
-    """The project's checks. A fault in one of them is an error; with `strict`, so is a name in `explains` that is no check."""
+    """The project's checks. A fault in one of them is an error; with `strict`, so is a name in `explains` that is no
+    check."""
     directory = ROOT / "checks"
     if not list(directory.glob("*.yml")):
         return ()
     loader = DataLoader()
-    return tuple(check_files.load(str(directory), lambda path: loader.load_from_file(path, trusted_as_template=True), strict=strict))
+    return tuple(
+        check_files.load(
+            str(directory), lambda path: loader.load_from_file(path, trusted_as_template=True), strict=strict
+        )
+    )
 
 
 def merged(left: dict[str, Any], right: dict[str, Any]) -> dict[str, Any]:
@@ -112,10 +127,17 @@ def merged(left: dict[str, Any], right: dict[str, Any]) -> dict[str, Any]:
     return out
 
 
-def judge(evidence: bundle.BundleEvidence, expected: dict[str, Any], facts: dict[str, Any] | None = None,
-          hypervisor: dict[str, Any] | None = None, proxmox: bool = False) -> dict[str, dict[str, Any]]:
-    """The result of every check on a host, by id. `facts` are laid over those from the evidence (probe, server, …); `hypervisor` is
-    what the host knows of its hypervisor. With `proxmox` the host is one, and only the checks of a hypervisor are asked."""
+def judge(
+    evidence: bundle.BundleEvidence,
+    expected: dict[str, Any],
+    facts: dict[str, Any] | None = None,
+    hypervisor: dict[str, Any] | None = None,
+    proxmox: bool = False,
+) -> dict[str, dict[str, Any]]:
+    """The result of every check on a host, by id. `facts` are laid over those from the evidence (probe, server, …);
+    `hypervisor` is
+    what the host knows of its hypervisor. With `proxmox` the host is one, and only the checks of a hypervisor are
+    asked."""
     host = merged({**gather(evidence), **probed(evidence), **served(evidence, expected)}, facts or {})
     if hypervisor is not None:
         host["hypervisor"] = hypervisor
@@ -129,7 +151,8 @@ def judge(evidence: bundle.BundleEvidence, expected: dict[str, Any], facts: dict
 
 
 class OneByOne(TemplarEvaluator):
-    """Asks every condition by itself: with what is compiled kept, that is faster than lists of which each host has another."""
+    """Asks every condition by itself: with what is compiled kept, that is faster than lists of which each host has
+    another."""
 
     def conditions(self, expressions: Sequence[Any]) -> list[Any]:
         return [self.condition(expression) for expression in expressions]
@@ -137,7 +160,8 @@ class OneByOne(TemplarEvaluator):
 
 @functools.cache
 def shared_templar() -> Templar:
-    """One for all hosts, which compiles an expression once. Where a release of Ansible keeps its environment elsewhere, only slower."""
+    """One for all hosts, which compiles an expression once. Where a release of Ansible keeps its environment elsewhere,
+    only slower."""
     templar = Templar(loader=DataLoader(), variables={})
     environment = getattr(getattr(templar, "_engine", None), "environment", None)
     if environment is not None:
@@ -153,11 +177,15 @@ def probed(evidence: bundle.BundleEvidence) -> dict[str, Any]:
 
 def served(evidence: bundle.BundleEvidence, expected: dict[str, Any]) -> dict[str, Any]:
     """`host.server`, where an inference server is recorded."""
-    found = inference_server_facts.facts(evidence, {"expected": expected.get("server") or {}})["ansible_facts"]["inference_server"]
+    found = inference_server_facts.facts(evidence, {"expected": expected.get("server") or {}})["ansible_facts"][
+        "inference_server"
+    ]
     return {} if found is None else {"server": found}
 
 
-def hypervisor_of(settings: dict[str, Any], changes: list[dict[str, Any]] | None = None, name: str = "") -> dict[str, Any] | None:
+def hypervisor_of(
+    settings: dict[str, Any], changes: list[dict[str, Any]] | None = None, name: str = ""
+) -> dict[str, Any] | None:
     """`host.hypervisor` of a base with `hypervisor: {recording, vmid}`, with changes of the hypervisor's evidence."""
     place = settings.get("hypervisor")
     if place is None:
@@ -171,7 +199,13 @@ def hypervisor_of(settings: dict[str, Any], changes: list[dict[str, Any]] | None
 @functools.cache
 def judged_base(name: str) -> dict[str, dict[str, Any]]:
     settings = BASES.get(name, {})
-    return judge(base(name), settings.get("expected", {}), settings.get("facts"), hypervisor_of(settings), bool(settings.get("proxmox")))
+    return judge(
+        base(name),
+        settings.get("expected", {}),
+        settings.get("facts"),
+        hypervisor_of(settings),
+        bool(settings.get("proxmox")),
+    )
 
 
 def judge_overlay(broken: Overlay) -> dict[str, dict[str, Any]]:
@@ -180,7 +214,13 @@ def judge_overlay(broken: Overlay) -> dict[str, dict[str, Any]]:
         raise OverlayError("%s: no base %r; there are %s" % (broken.path.name, broken.base, ", ".join(BASES)))
     hypervisor = hypervisor_of(settings, broken.hypervisor, broken.path.name)
     facts = merged(settings.get("facts") or {}, broken.facts)
-    return judge(changed(broken), merged(settings.get("expected", {}), broken.expected), facts, hypervisor, bool(settings.get("proxmox")))
+    return judge(
+        changed(broken),
+        merged(settings.get("expected", {}), broken.expected),
+        facts,
+        hypervisor,
+        bool(settings.get("proxmox")),
+    )
 
 
 def changed(broken: Overlay) -> bundle.BundleEvidence:
@@ -195,7 +235,9 @@ def _with(original: bundle.BundleEvidence, changes: list[dict[str, Any]], name: 
         if kind is None:
             raise OverlayError("%s: a change needs one of read, list, run, fetch: %s" % (name, change))
         try:
-            {"read": _change_files, "list": _change_directory, "run": _change_command, "fetch": _change_answer}[kind](evidence, dict(change))
+            {"read": _change_files, "list": _change_directory, "run": _change_command, "fetch": _change_answer}[kind](
+                evidence, dict(change)
+            )
         except OverlayError as error:
             raise OverlayError("%s: %s" % (name, error)) from None
     return evidence
@@ -232,12 +274,16 @@ def _changed_file(old: Reading, change: dict[str, Any]) -> Reading:
                 raise OverlayError("%s has %d bytes, none at %d" % (old.path, len(data), int(offset)))
             data[int(offset) : int(offset) + len(new)] = new
         return replace(old, data=bytes(data))
-    raise OverlayError("%s: what to change? (text, replace, append, bytes, absent, denied, failed, not_captured)" % old.path)
+    raise OverlayError(
+        "%s: what to change? (text, replace, append, bytes, absent, denied, failed, not_captured)" % old.path
+    )
 
 
 def _data(reading: Reading) -> bytes:
     if reading.data is None:
-        raise OverlayError("%s is %s in the base, so there is nothing to change in it; give it a text" % (reading.path, reading.status))
+        raise OverlayError(
+            "%s is %s in the base, so there is nothing to change in it; give it a text" % (reading.path, reading.status)
+        )
     return reading.data
 
 
@@ -285,12 +331,16 @@ def _change_command(evidence: bundle.BundleEvidence, change: dict[str, Any]) -> 
     old = evidence.run(argv)
     status = _status(change)
     if status:
-        new = Outcome(argv, status, reason=str(change.get("reason", "no answer within 30 s" if status in (TIMEOUT, HUNG) else "")))
+        new = Outcome(
+            argv, status, reason=str(change.get("reason", "no answer within 30 s" if status in (TIMEOUT, HUNG) else ""))
+        )
     else:
         new = Outcome(argv, OK, rc=0) if not old.ok else old
         if "replace" in change:
             if not old.ok:
-                raise OverlayError("%s is %s in the base, so there is nothing to replace in it" % (" ".join(argv), old.status))
+                raise OverlayError(
+                    "%s is %s in the base, so there is nothing to replace in it" % (" ".join(argv), old.status)
+                )
             new = replace(new, stdout=_replaced(old.stdout, change["replace"], " ".join(argv)))
         for name in ("stdout", "stderr"):
             if name in change:
@@ -310,7 +360,13 @@ def _change_answer(evidence: bundle.BundleEvidence, change: dict[str, Any]) -> N
     old = evidence.fetch(method, url, label=label)
     status = _status(change)
     if status:
-        new = Fetched(method, url, status, label=label, reason=str(change.get("reason", "no answer within 25 s" if status == TIMEOUT else "")))
+        new = Fetched(
+            method,
+            url,
+            status,
+            label=label,
+            reason=str(change.get("reason", "no answer within 25 s" if status == TIMEOUT else "")),
+        )
     else:
         new = replace(old, status=OK)
         if "replace" in change:

@@ -30,7 +30,9 @@ def test_the_checks_are_well_formed_and_explain_only_each_other() -> None:
 
 @pytest.mark.parametrize("check", sorted(CHECKS))
 def test_the_check_has_a_broken_fixture(check: str) -> None:
-    assert any(path.name.split(".")[0] == check for path in FILES), "write tests/checks/broken/%s.yml (CONTRIBUTING.md says how)" % check
+    assert any(path.name.split(".")[0] == check for path in FILES), (
+        "write tests/checks/broken/%s.yml (CONTRIBUTING.md says how)" % check
+    )
 
 
 @pytest.mark.parametrize("path", FILES, ids=[path.name[:-4] for path in FILES])
@@ -39,10 +41,16 @@ def test_the_fixture_fails_its_check_and_no_other(path: Path) -> None:
     assert broken.check in CHECKS, "%s names no check" % path.name
     results = harness.judge_overlay(broken)
     result = results[broken.check]
-    assert result["status"] == broken.status, {key: result[key] for key in ("status", "found", "reason", "failed_condition")}
+    assert result["status"] == broken.status, {
+        key: result[key] for key in ("status", "found", "reason", "failed_condition")
+    }
     symptoms = explained_by(broken.check)
     assert set(broken.also) <= symptoms, "declare them in `explains` of %s" % broken.check
-    bad = {name: (other["status"], other["found"] or other["reason"]) for name, other in results.items() if other["status"] in ("fail", "error")}
+    bad = {
+        name: (other["status"], other["found"] or other["reason"])
+        for name, other in results.items()
+        if other["status"] in ("fail", "error")
+    }
     bad.pop(broken.check, None)
     assert set(bad) == {name for name in broken.also if results[name]["status"] != "unknown"}, bad
     healthy = harness.judged_base(broken.base)

@@ -1,4 +1,5 @@
-"""The harness itself: an overlay that changes nothing, or names what is not there, is an error and never a passing test."""
+"""The harness itself: an overlay that changes nothing, or names what is not there, is an error and never a passing
+test."""
 
 from __future__ import annotations
 
@@ -45,13 +46,21 @@ def test_changes_of_a_file(change: Any) -> None:
 
 def test_changes_of_a_directory(change: Any) -> None:
     assert change({"list": "/dev", "remove": ["nvidia0"]}).list("/dev").entries == {}
-    assert change({"list": "/dev", "add": {"nvidia1": {"kind": "char", "major": 195, "minor": 1}}}).list("/dev").entries["nvidia1"].minor == 1
+    assert (
+        change({"list": "/dev", "add": {"nvidia1": {"kind": "char", "major": 195, "minor": 1}}})
+        .list("/dev")
+        .entries["nvidia1"]
+        .minor
+        == 1
+    )
     assert change({"list": "/dev", "set": {"nvidia0": {"major": 240}}}).list("/dev").entries["nvidia0"].major == 240
     assert change({"list": "/dev", "absent": True}).list("/dev").status == "absent"
 
 
 def test_changes_of_a_command(change: Any) -> None:
-    assert change({"run": "nvidia-smi -L", "replace": {"GPU 0": "GPU 1"}}).run(["nvidia-smi", "-L"]).text == "GPU 1: X\n"
+    assert (
+        change({"run": "nvidia-smi -L", "replace": {"GPU 0": "GPU 1"}}).run(["nvidia-smi", "-L"]).text == "GPU 1: X\n"
+    )
     assert change({"run": ["nvidia-smi", "-L"], "stdout": "", "rc": 9}).run(["nvidia-smi", "-L"]).rc == 9
     assert change({"run": "nvidia-smi -L", "status": "timeout"}).run(["nvidia-smi", "-L"]).status == "timeout"
     assert change({"run": "modinfo nvidia", "stdout": "x"}).run(["modinfo", "nvidia"]).text == "x"

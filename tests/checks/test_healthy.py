@@ -7,13 +7,18 @@ from typing import Any
 import harness
 import pytest
 
-# Hosts of the example fleet on which a check may be unknown because the recording lacks what it needs, never because it failed.
+# Hosts of the example fleet on which a check may be unknown because the recording lacks what it needs, never because it
+# failed.
 RECORDED_WITHOUT = {"h200-x2"}
 SHOWN = ("status", "severity", "found", "reason", "failed_condition")
 
 
 def listed(results: dict[str, dict[str, Any]], statuses: tuple[str, ...]) -> dict[str, dict[str, Any]]:
-    return {name: {key: result[key] for key in SHOWN if result[key]} for name, result in results.items() if result["status"] in statuses}
+    return {
+        name: {key: result[key] for key in SHOWN if result[key]}
+        for name, result in results.items()
+        if result["status"] in statuses
+    }
 
 
 @pytest.mark.parametrize("host", sorted(harness.BASES))
@@ -31,11 +36,14 @@ def test_nothing_that_decides_is_unknown_on_a_healthy_host(host: str) -> None:
 
 
 def test_an_ordinary_user_sees_unknown_not_wrong() -> None:
-    """The bare-metal host, seen without root: what needs root says so, nothing fails, and what needs no root still passes."""
+    """The bare-metal host, seen without root: what needs root says so, nothing fails, and what needs no root still
+    passes."""
     results = harness.judge(harness.base("unprivileged"), harness.BASES["bare-metal"]["expected"])
     assert listed(results, ("fail", "error")) == {}
     unknown = {name: result for name, result in results.items() if result["status"] == "unknown"}
-    assert {name for name, result in unknown.items() if not result["needs_root"]} == set(), listed(results, ("unknown",))
+    assert {name for name, result in unknown.items() if not result["needs_root"]} == set(), listed(
+        results, ("unknown",)
+    )
     assert unknown, "configuration space and the kernel log cannot be read without root"
     passed = {name for name, result in results.items() if result["status"] == "pass"}
     assert {"p2p_granted", "gpu_bars_assigned", "driver_versions_agree"} <= passed
@@ -43,7 +51,11 @@ def test_an_ordinary_user_sees_unknown_not_wrong() -> None:
 
 def test_the_kvm_guest_of_the_story_fails_because_of_its_chipset() -> None:
     results = harness.judge(harness.base("kvm-story"), {"gpus": {"count": 8}})
-    bad = {name: result for name, result in results.items() if result["status"] in ("fail", "error", "unknown") and result["severity"] == "error"}
+    bad = {
+        name: result
+        for name, result in results.items()
+        if result["status"] in ("fail", "error", "unknown") and result["severity"] == "error"
+    }
     assert set(bad) == {"chipset_supports_p2p", "p2p_granted"}, listed(results, ("fail", "error", "unknown"))
     assert bad["chipset_supports_p2p"]["root_cause"] is True
     assert bad["p2p_granted"]["caused_by"] == ["chipset_supports_p2p"]

@@ -1,4 +1,5 @@
-"""What people paste: one command's output, and nothing else of the host. No pass from what is not there, and no word that is not true."""
+"""What people paste: one command's output, and nothing else of the host. No pass from what is not there, and no word
+that is not true."""
 
 from __future__ import annotations
 
@@ -30,7 +31,11 @@ def passed(results: dict[str, dict[str, Any]]) -> set[str]:
 def test_a_bundle_without_anything_passes_nothing() -> None:
     results = harness.judge(bundle.BundleEvidence({"captured_at": 1775600000.0}, ()), {})
     assert passed(results) == failed(results) == set()
-    unreasoned = {name for name, result in results.items() if result["status"] == "unknown" and "gave no reason" in result["reason"]}
+    unreasoned = {
+        name
+        for name, result in results.items()
+        if result["status"] == "unknown" and "gave no reason" in result["reason"]
+    }
     assert unreasoned == set()
 
 
@@ -44,7 +49,9 @@ def test_reads_alone_grant_nothing_and_accuse_nobody() -> None:
 def test_reads_alone_are_enough_to_see_a_refusal() -> None:
     results = judged("nvidia-smi topo -p2p r", MATRIX.format("CNS"))
     assert failed(results) == {"p2p_granted"}
-    assert "systemd-detect-virt" in results["p2p_granted"]["remedy"]["commands"], "nobody knows yet whether it is a virtual machine"
+    assert "systemd-detect-virt" in results["p2p_granted"]["remedy"]["commands"], (
+        "nobody knows yet whether it is a virtual machine"
+    )
 
 
 def test_a_damaged_matrix_is_a_failure() -> None:
@@ -63,14 +70,27 @@ def test_no_devices_says_nothing_of_the_bus() -> None:
 def test_one_gpu_read_is_never_called_all(attached: int) -> None:
     answer = harness.base("bare-metal").run(("nvidia-smi", "-q", "-x")).text
     first = answer[: answer.index("</gpu>")] + "</gpu>\n</nvidia_smi_log>\n"
-    first = first.replace("<attached_gpus>8<", "<attached_gpus>%d<" % attached).replace("<current_mig>Disabled", "<current_mig>Enabled")
+    first = first.replace("<attached_gpus>8<", "<attached_gpus>%d<" % attached).replace(
+        "<current_mig>Disabled", "<current_mig>Enabled"
+    )
     results = judged("nvidia-smi -q -x", first)
     assert results["gpu_mig_disabled"]["status"] == "fail" and "all" not in results["gpu_mig_disabled"]["found"].split()
-    assert results["gpu_mig_disabled"]["found"].endswith("GPU 0 (0000:01:00.0)" if attached == 1 else "GPU at 0000:01:00.0")
+    assert results["gpu_mig_disabled"]["found"].endswith(
+        "GPU 0 (0000:01:00.0)" if attached == 1 else "GPU at 0000:01:00.0"
+    )
 
 
-@pytest.mark.parametrize("name", ["p2p_granted.geforce", "iommu_not_translating", "acs_redirect_off", "acs_root_port_redirect_off",
-                                  "chipset_supports_p2p", "gpu_bar1_covers_memory"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "p2p_granted.geforce",
+        "iommu_not_translating",
+        "acs_redirect_off",
+        "acs_root_port_redirect_off",
+        "chipset_supports_p2p",
+        "gpu_bar1_covers_memory",
+    ],
+)
 def test_a_host_that_needs_no_p2p_is_left_in_peace(name: str) -> None:
     """GeForce cards on an ordinary system have none, and what only matters to P2P is then no fault."""
     broken = harness.overlay(harness.BROKEN / (name + ".yml"))

@@ -1,4 +1,5 @@
 """A guest and its Proxmox host, judged together: the cause lies on the side that can mend it."""
+
 from __future__ import annotations
 
 import harness
@@ -7,7 +8,11 @@ import harness
 def test_the_cause_of_the_story_is_on_the_hypervisor() -> None:
     hypervisor = harness.hypervisor_of({"hypervisor": {"recording": "pve-story", "vmid": 101}})
     results = harness.judge(harness.base("kvm-story"), {"gpus": {"count": 8}}, None, hypervisor)
-    bad = {name: result for name, result in results.items() if result["status"] in ("fail", "error") and result["severity"] == "error"}
+    bad = {
+        name: result
+        for name, result in results.items()
+        if result["status"] in ("fail", "error") and result["severity"] == "error"
+    }
     assert set(bad) == {"vm_machine_q35", "chipset_supports_p2p", "p2p_granted"}
     assert [name for name, result in bad.items() if result["root_cause"]] == ["vm_machine_q35"]
     cause = bad["vm_machine_q35"]
@@ -17,26 +22,36 @@ def test_the_cause_of_the_story_is_on_the_hypervisor() -> None:
 
 
 def test_a_fix_that_waits_for_a_restart_is_the_cause_then() -> None:
-    """Q35 is configured, the VM was not stopped since: the guest still shows i440FX, and no second remedy is given for that."""
+    """Q35 is configured, the VM was not stopped since: the guest still shows i440FX, and no second remedy is given for
+    that."""
     hypervisor = harness.hypervisor_of(
         {"hypervisor": {"recording": "pve-story", "vmid": 101}},
         [
             {
                 "read": "/etc/pve/qemu-server/101.conf",
                 "append": "\n[PENDING]\nmachine: q35\n"
-                + "".join("hostpci%d: 0000:%s:00.0,pcie=1\n" % item for item in enumerate(("01", "11", "61", "71", "81", "91", "e1", "f1"))),
+                + "".join(
+                    "hostpci%d: 0000:%s:00.0,pcie=1\n" % item
+                    for item in enumerate(("01", "11", "61", "71", "81", "91", "e1", "f1"))
+                ),
             }
         ],
     )
     results = harness.judge(harness.base("kvm-story"), {"gpus": {"count": 8}}, None, hypervisor)
-    causes = [name for name, result in results.items() if result["root_cause"] and result["status"] == "fail" and result["severity"] == "error"]
+    causes = [
+        name
+        for name, result in results.items()
+        if result["root_cause"] and result["status"] == "fail" and result["severity"] == "error"
+    ]
     assert causes == ["vm_restart_not_pending"]
     assert "machine: configured q35, running i440fx" in results["vm_restart_not_pending"]["found"]
 
 
 def test_a_guest_without_a_known_hypervisor_is_not_asked_about_it() -> None:
     results = harness.judged_base("kvm-q35")
-    assert {result["status"] for name, result in results.items() if name.startswith(("vm_", "ct_", "pve_", "guest_"))} == {"skip"}
+    assert {
+        result["status"] for name, result in results.items() if name.startswith(("vm_", "ct_", "pve_", "guest_"))
+    } == {"skip"}
 
 
 def test_a_hypervisor_whose_guests_could_not_be_read_leaves_them_unknown() -> None:

@@ -1,8 +1,9 @@
 """A real headless Chromium, spoken to over its DevTools pipe: what it shows, what it asks for, what it complains about.
 
-Debian's package `chromium`; no driver and no library is needed. Messages are JSON, each ended by a NUL byte, on file descriptors
-3 (to the browser) and 4 (from it): https://chromedevtools.github.io/devtools-protocol/
+Debian's package `chromium`; no driver and no library is needed. Messages are JSON, each ended by a NUL byte, on file
+descriptors 3 (to the browser) and 4 (from it): https://chromedevtools.github.io/devtools-protocol/
 """
+
 from __future__ import annotations
 
 import base64
@@ -115,7 +116,11 @@ class Browser:
     def open(self, path: Path, width: int = 1280, height: int = 900, dark: bool = False, phone: bool = False) -> None:
         """Load a file afresh, in a window of this size."""
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=phone)
-        self.call("Emulation.setEmulatedMedia", media="", features=[{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}])
+        self.call(
+            "Emulation.setEmulatedMedia",
+            media="",
+            features=[{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}],
+        )
         self.events.clear()
         self.call("Page.navigate", url=path.as_uri())
         self.wait_for("Page.loadEventFired")
@@ -138,15 +143,22 @@ class Browser:
 
     def requests(self) -> list[str]:
         """Every address that the page asked for since it was opened."""
-        return [event["params"]["request"]["url"] for event in self.events if event.get("method") == "Network.requestWillBeSent"]
+        return [
+            event["params"]["request"]["url"]
+            for event in self.events
+            if event.get("method") == "Network.requestWillBeSent"
+        ]
 
     def complaints(self) -> list[str]:
-        """Console messages, uncaught exceptions, and what the browser logged (blocked by the policy, failed to load, …)."""
+        """Console messages, uncaught exceptions, and what the browser logged (blocked by the policy, failed to load,
+        …)."""
         found = []
         for event in self.events:
             parameters = event.get("params", {})
             if event.get("method") == "Runtime.consoleAPICalled":
-                found.append("console.%s: %s" % (parameters["type"], [argument.get("value") for argument in parameters["args"]]))
+                found.append(
+                    "console.%s: %s" % (parameters["type"], [argument.get("value") for argument in parameters["args"]])
+                )
             elif event.get("method") == "Runtime.exceptionThrown":
                 found.append(str(parameters["exceptionDetails"]))
             elif event.get("method") == "Log.entryAdded":

@@ -21,7 +21,8 @@ HOSTS = ROOT / "tests" / "fixtures" / "hosts"
 
 @dataclass
 class Finished:
-    """One run of a playbook: exit status, what stood on the terminal (one space for every break), the events, and the reports."""
+    """One run of a playbook: exit status, what stood on the terminal (one space for every break), the events, and the
+    reports."""
 
     rc: int
     status: str
@@ -42,7 +43,11 @@ class Finished:
 
 def _is_verdict(event: dict[str, Any], host: str) -> bool:
     data = event.get("event_data") or {}
-    return event["event"] in ("runner_on_ok", "runner_on_failed") and data.get("host") == host and "checks" in (data.get("res") or {})
+    return (
+        event["event"] in ("runner_on_ok", "runner_on_failed")
+        and data.get("host") == host
+        and "checks" in (data.get("res") or {})
+    )
 
 
 class Play(Protocol):
@@ -57,7 +62,8 @@ def blocked_reports() -> bool:
 
 @pytest.fixture
 def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Play:
-    """`play("validate.yml", inventory, "--check", name=value)`. An inventory is a path, a host list, or a dictionary of YAML."""
+    """`play("validate.yml", inventory, "--check", name=value)`. An inventory is a path, a host list, or a dictionary of
+    YAML."""
     monkeypatch.setenv("PATH", "%s:%s" % (Path(sys.executable).parent, os.environ["PATH"]))
     count = 0
 
@@ -108,14 +114,27 @@ def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixtur
 
 @pytest.fixture
 def command(tmp_path: Path) -> Any:
-    """`command("-i", "gpu1,")` is ansible-playbook validate.yml itself, for what ansible-runner does otherwise: its own display."""
+    """`command("-i", "gpu1,")` is ansible-playbook validate.yml itself, for what ansible-runner does otherwise: its own
+    display."""
 
     def run(*arguments: str) -> Finished:
         reports = tmp_path / "reports"
-        settings = dict(os.environ, GPU_HOST_REPORTS_DIR=str(reports), ANSIBLE_NOCOLOR="1", LC_ALL="C.UTF-8", ANSIBLE_HOME=str(tmp_path / "home"))
+        settings = dict(
+            os.environ,
+            GPU_HOST_REPORTS_DIR=str(reports),
+            ANSIBLE_NOCOLOR="1",
+            LC_ALL="C.UTF-8",
+            ANSIBLE_HOME=str(tmp_path / "home"),
+        )
         program = Path(sys.executable).parent / "ansible-playbook"
         ran = subprocess.run(
-            [str(program), "validate.yml", *arguments], cwd=ROOT, env=settings, capture_output=True, text=True, check=False, timeout=300
+            [str(program), "validate.yml", *arguments],
+            cwd=ROOT,
+            env=settings,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=300,
         )
         path = reports / "report.json"
         report = json.loads(path.read_text()) if path.exists() else {}
@@ -126,19 +145,23 @@ def command(tmp_path: Path) -> Any:
 
 @pytest.fixture
 def local() -> dict[str, Any]:
-    """This machine as a live host, with the Python that runs the tests. Pipelining: no file that an ordinary user could not read."""
+    """This machine as a live host, with the Python that runs the tests. Pipelining: no file that an ordinary user could
+    not read."""
     return {"ansible_connection": "local", "ansible_python_interpreter": sys.executable, "ansible_pipelining": True}
 
 
 @pytest.fixture
 def ordinary_python(tmp_path: Path) -> str:
-    """An interpreter that runs as an ordinary user. As root: a wrapper that gives up every privilege before Python starts."""
+    """An interpreter that runs as an ordinary user. As root: a wrapper that gives up every privilege before Python
+    starts."""
     if os.geteuid() != 0:
         return sys.executable
     setpriv = shutil.which("setpriv")
     for python in (sys.executable, "/usr/bin/python3"):
         drop = [str(setpriv), "--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all", python]
-        tried = subprocess.run([*drop, "-c", "import sys; sys.exit(sys.version_info < (3, 9))"], check=False, capture_output=True, cwd="/")
+        tried = subprocess.run(
+            [*drop, "-c", "import sys; sys.exit(sys.version_info < (3, 9))"], check=False, capture_output=True, cwd="/"
+        )
         if setpriv and tried.returncode == 0:
             wrapper = tmp_path / "python-of-nobody"
             wrapper.write_text('#!/bin/sh\ncd /\nexec %s "$@"\n' % " ".join(drop))

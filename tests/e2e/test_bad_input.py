@@ -51,7 +51,10 @@ def broken_bundles() -> dict[str, tuple[bytes, str]]:
 
 
 def test_a_broken_bundle_is_named_with_file_and_line(play: Any, tmp_path: Path) -> None:
-    hosts: dict[str, Any] = {"here": {"gpu_host_bundle": str(HEALTHY)}, "missing": {"gpu_host_bundle": "/no/such/bundle.jsonl.gz"}}
+    hosts: dict[str, Any] = {
+        "here": {"gpu_host_bundle": str(HEALTHY)},
+        "missing": {"gpu_host_bundle": "/no/such/bundle.jsonl.gz"},
+    }
     for name, (data, _says) in broken_bundles().items():
         path = tmp_path / (name + ".jsonl.gz")
         path.write_bytes(data)
@@ -59,7 +62,11 @@ def test_a_broken_bundle_is_named_with_file_and_line(play: Any, tmp_path: Path) 
     run = play("validate.yml", {"all": {"hosts": hosts}})
     assert run.rc == 2 and "Traceback" not in run.text
     assert run.failed_hosts() == set(hosts) - {"here"}
-    messages = {event["event_data"]["host"]: event["event_data"]["res"]["msg"] for event in run.events if event["event"] == "runner_on_failed"}
+    messages = {
+        event["event_data"]["host"]: event["event_data"]["res"]["msg"]
+        for event in run.events
+        if event["event"] == "runner_on_failed"
+    }
     for name, (_data, says) in broken_bundles().items():
         assert "%s.jsonl.gz" % name in messages[name] and messages[name].count(says) == 1, messages[name]
     assert "/no/such/bundle.jsonl.gz" in messages["missing"] and "gpu_host_bundle" in messages["missing"]

@@ -18,12 +18,20 @@ def fleet(play: Any) -> Any:
 def test_the_example_fleet(fleet: Any) -> None:
     assert (fleet.rc, fleet.status) == (2, "failed")
     assert fleet.failed_hosts() == {"llm-vm"}
-    bad = {check["id"]: check for check in fleet.results("llm-vm") if check["severity"] == "error" and check["status"] not in ("pass", "skip")}
+    bad = {
+        check["id"]: check
+        for check in fleet.results("llm-vm")
+        if check["severity"] == "error" and check["status"] not in ("pass", "skip")
+    }
     assert set(bad) == {ROOT_CAUSE, "chipset_supports_p2p", "p2p_granted"}
     assert [name for name, check in bad.items() if check["root_cause"]] == [ROOT_CAUSE]
     for host in ("llm-ct", "h200-x2", "pve1"):
         statuses = fleet.statuses(host)
-        wrong = {check["id"] for check in fleet.results(host) if check["severity"] == "error" and check["status"] not in ("pass", "skip")}
+        wrong = {
+            check["id"]
+            for check in fleet.results(host)
+            if check["severity"] == "error" and check["status"] not in ("pass", "skip")
+        }
         assert wrong == set(), (host, wrong)
         assert "pass" in statuses.values()
     assert fleet.statuses("h200-x2")["p2p_granted"] == fleet.statuses("llm-ct")["p2p_granted"] == "pass"
@@ -35,7 +43,12 @@ def test_the_example_fleet(fleet: Any) -> None:
     assert set(hosts) <= set(suites)
     failures = {case.get("name") for case in suites["llm-vm"].iter("testcase") if case.find("failure") is not None}
     assert {ROOT_CAUSE, "chipset_supports_p2p", "p2p_granted"} <= failures
-    assert [case for name in ("llm-ct", "h200-x2") for case in suites[name].iter("testcase") if case.find("failure") is not None] == []
+    assert [
+        case
+        for name in ("llm-ct", "h200-x2")
+        for case in suites[name].iter("testcase")
+        if case.find("failure") is not None
+    ] == []
     for suite in suites.values():
         assert int(suite.get("tests", -1)) == len(list(suite.iter("testcase")))
 
@@ -44,10 +57,19 @@ def test_the_terminal_names_the_cause_what_follows_and_what_to_do(command: Any) 
     run = command()
     assert run.rc == 2
     said = [
-        run.text.index(words) for words in ("1 of 4 hosts NOT READY", ROOT_CAUSE, "i440FX", "56 of 56 directed pairs NS", "qm set 101 --machine q35")
+        run.text.index(words)
+        for words in (
+            "1 of 4 hosts NOT READY",
+            ROOT_CAUSE,
+            "i440FX",
+            "56 of 56 directed pairs NS",
+            "qm set 101 --machine q35",
+        )
     ]
     assert said[0] < said[2] < said[3] < said[4]
-    assert len(run.text) < 6000 and "Traceback" not in run.text and "failed_condition" not in run.text, "raw results do not flood the terminal"
+    assert len(run.text) < 6000 and "Traceback" not in run.text and "failed_condition" not in run.text, (
+        "raw results do not flood the terminal"
+    )
 
 
 def test_a_healthy_part_of_the_fleet_is_ready(play: Any) -> None:
@@ -78,7 +100,8 @@ def test_tags_choose_checks(play: Any) -> None:
 
 def test_a_waiver_lets_a_host_pass_until_its_day(play: Any) -> None:
     waivers = [
-        {"check": name, "reason": "moved to Q35 next week", "expires": "2999-12-31"} for name in (ROOT_CAUSE, "chipset_supports_p2p", "p2p_granted")
+        {"check": name, "reason": "moved to Q35 next week", "expires": "2999-12-31"}
+        for name in (ROOT_CAUSE, "chipset_supports_p2p", "p2p_granted")
     ]
     run = play("validate.yml", arguments="--limit llm-vm,pve1", gpu_host_waivers=waivers)
     assert run.rc == 0 and run.statuses("llm-vm")["p2p_granted"] == "waived"

@@ -1,7 +1,9 @@
-"""The HTML report in a real browser: asks for nothing, complains about nothing, fits a phone, reads well in light, dark and print.
+"""The HTML report in a real browser: asks for nothing, complains about nothing, fits a phone, reads well in light, dark
+and print.
 
 Set GPU_HOST_SCREENSHOTS to a directory to keep the pictures.
 """
+
 from __future__ import annotations
 
 import copy
@@ -68,10 +70,18 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A usual report, one with many hosts, and a hostile one."""
     directory = tmp_path_factory.mktemp("reports")
     usual = samples.report()
-    usual["hosts"]["gpu10"]["facts"] = {**probed(host(8), p0_1=pair(30.0, 13.7, "staged", reason="30 GB/s")), "evidence": {"recorded": True}}
+    usual["hosts"]["gpu10"]["facts"] = {
+        **probed(host(8), p0_1=pair(30.0, 13.7, "staged", reason="30 GB/s")),
+        "evidence": {"recorded": True},
+    }
     fleet = copy.deepcopy(usual)
     fleet["hosts"] = {"gpu%d" % number: usual["hosts"]["gpu10" if number % 2 else "gpu2"] for number in range(120)}
-    reports = {"usual": usual, "fleet": fleet, "hostile": hostile_report.report(), "ready": {**usual, "hosts": {"gpu2": usual["hosts"]["gpu2"]}}}
+    reports = {
+        "usual": usual,
+        "fleet": fleet,
+        "hostile": hostile_report.report(),
+        "ready": {**usual, "hosts": {"gpu2": usual["hosts"]["gpu2"]}},
+    }
     paths = {}
     for name, report in reports.items():
         paths[name] = directory / (name + ".html")
@@ -93,7 +103,9 @@ def is_png(path: Path, width: int) -> bool:
 
 @pytest.mark.parametrize("name", ["usual", "fleet", "hostile", "ready"])
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-def test_it_asks_for_nothing_and_complains_about_nothing(browser: chromium.Browser, pages: dict[str, Path], name: str, dark: bool) -> None:
+def test_it_asks_for_nothing_and_complains_about_nothing(
+    browser: chromium.Browser, pages: dict[str, Path], name: str, dark: bool
+) -> None:
     browser.open(pages[name], *DESKTOP, dark=dark)
     assert browser.evaluate("document.readyState") == "complete"
     assert [url for url in browser.requests() if not url.startswith("data:")] == [pages[name].as_uri()]
@@ -137,7 +149,9 @@ def test_light_dark_phone_and_print(browser: chromium.Browser, pages: dict[str, 
     browser.open(pages["usual"], *DESKTOP, dark=True)
     pdf = browser.pdf(pictures / "print.pdf").read_bytes()
     assert pdf.startswith(b"%PDF") and len(re.findall(rb"/Type\s*/Page\b", pdf)) >= 2
-    browser.call("Emulation.setEmulatedMedia", media="print", features=[{"name": "prefers-color-scheme", "value": "dark"}])
+    browser.call(
+        "Emulation.setEmulatedMedia", media="print", features=[{"name": "prefers-color-scheme", "value": "dark"}]
+    )
     assert browser.evaluate("getComputedStyle(document.body).backgroundColor") == day
     assert browser.evaluate("[...document.querySelectorAll('button')].some((b) => b.checkVisibility())") is False
 
@@ -149,9 +163,20 @@ def test_the_order_of_headings_and_the_tables(browser: chromium.Browser, pages: 
     assert all(after <= before + 1 for before, after in zip(levels, levels[1:])), levels
     headings = browser.evaluate("[...document.querySelectorAll('h2')].map((h) => h.textContent)")
     assert headings == ["What is wrong, and what to do", "Hosts", "Unknown", "Warnings", "Waived", "Host by host"]
-    captions = browser.evaluate("[...document.querySelectorAll('table.matrix caption')].map((c) => c.textContent.trim())")
-    assert captions == ["Granted by the driver", "Topology", "Proven by the probe", "Bandwidth (GB/s)", "Latency of a 12 KiB copy (µs)"]
-    ragged = "[...document.querySelectorAll('table')].filter((t) => new Set([...t.rows].map((r) => r.cells.length)).size > 1).length"
+    captions = browser.evaluate(
+        "[...document.querySelectorAll('table.matrix caption')].map((c) => c.textContent.trim())"
+    )
+    assert captions == [
+        "Granted by the driver",
+        "Topology",
+        "Proven by the probe",
+        "Bandwidth (GB/s)",
+        "Latency of a 12 KiB copy (µs)",
+    ]
+    ragged = (
+        "[...document.querySelectorAll('table')].filter((t) => new Set([...t.rows].map((r) => "
+        "r.cells.length)).size > 1).length"
+    )
     assert browser.evaluate(ragged) == 0
     bare = "[...document.querySelectorAll('table')].filter((t) => !t.querySelector('thead th[scope=col]')).length"
     assert browser.evaluate(bare) == 0
@@ -168,13 +193,19 @@ def test_a_bad_pair_is_told_without_colour(browser: chromium.Browser, pages: dic
 
 def test_commands_are_copied_as_they_are(browser: chromium.Browser, pages: dict[str, Path]) -> None:
     browser.open(pages["usual"])
-    assert browser.evaluate("document.querySelectorAll('button.copy').length === document.querySelectorAll('pre.commands').length")
+    assert browser.evaluate(
+        "document.querySelectorAll('button.copy').length === document.querySelectorAll('pre.commands').length"
+    )
     browser.evaluate("document.querySelector('button.copy').click()")
     deadline = time.monotonic() + 10
-    while browser.evaluate("document.querySelector('button.copy').textContent") == "Copy" and time.monotonic() < deadline:
+    while (
+        browser.evaluate("document.querySelector('button.copy').textContent") == "Copy" and time.monotonic() < deadline
+    ):
         time.sleep(0.05)
     said = browser.evaluate("document.querySelector('button.copy').textContent")
-    copied = browser.evaluate("getSelection().toString()" if said == "Selected" else "document.querySelector('pre.commands code').textContent")
+    copied = browser.evaluate(
+        "getSelection().toString()" if said == "Selected" else "document.querySelector('pre.commands code').textContent"
+    )
     assert said in ("Copied", "Selected")
     assert copied.strip() == "qm set 101 --machine q35\nqm stop 101 && qm start 101"
 
@@ -183,7 +214,13 @@ def test_a_link_opens_the_host(browser: chromium.Browser, pages: dict[str, Path]
     browser.open(pages["fleet"])
     assert browser.evaluate("document.querySelector('#host-100').closest('details').open") is False
     browser.evaluate("document.querySelector('.hosts a[href=\"#host-100\"]').click()")
-    assert browser.evaluate("new Promise((done) => setTimeout(() => done(document.querySelector('#host-100').closest('details').open), 300))") is True
+    assert (
+        browser.evaluate(
+            "new Promise((done) => setTimeout(() => "
+            "done(document.querySelector('#host-100').closest('details').open), 300))"
+        )
+        is True
+    )
 
 
 def test_the_report_of_a_real_run(play: Any, browser: chromium.Browser, pictures: Path) -> None:
@@ -198,7 +235,8 @@ def test_the_report_of_a_real_run(play: Any, browser: chromium.Browser, pictures
     # h200-x2 holds a recorded probe: its figures come all the way.
     assert run.report["hosts"]["h200-x2"]["facts"]["probe"]["verdicts"] == {"pairs": 2, "ok": 2}
     cells = browser.evaluate(
-        "[...[...document.querySelectorAll('details.host')].find((d) => d.querySelector('h3').textContent === 'h200-x2')"
+        "[...[...document.querySelectorAll('details.host')].find((d) => d.querySelector('h3').textContent === "
+        "'h200-x2')"
         ".querySelectorAll('table.matrix')[3].querySelectorAll('caption, td')].map((cell) => cell.textContent.trim())"
     )
     assert cells[0] == "Bandwidth (GB/s)" and len([cell for cell in cells if re.fullmatch(r"3\d\d", cell)]) == 2, cells

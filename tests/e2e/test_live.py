@@ -29,18 +29,33 @@ def test_the_short_form_for_this_machine(command: Any) -> None:
 def test_a_host_without_gpus_is_not_ready_unless_it_should_have_none(play: Any, local: dict[str, Any]) -> None:
     run = play("validate.yml", here(local))
     assert run.rc == 2
-    bad = {check["id"]: check for check in run.results("here") if check["status"] == "fail" and check["severity"] == "error"}
+    bad = {
+        check["id"]: check
+        for check in run.results("here")
+        if check["status"] == "fail" and check["severity"] == "error"
+    }
     assert "gpus_found" in bad and len(bad) <= 3, sorted(bad)
     run = play("validate.yml", here({**local, "gpu_host_expected": {"gpus": {"count": 0}}}))
-    assert [check["id"] for check in run.results("here") if check["status"] == "fail" and check["severity"] == "error"] == []
+    assert [
+        check["id"] for check in run.results("here") if check["status"] == "fail" and check["severity"] == "error"
+    ] == []
 
 
 def test_an_ordinary_user_learns_what_needs_root(play: Any, local: dict[str, Any], ordinary_python: str) -> None:
     run = play("validate.yml", here({**local, "ansible_python_interpreter": ordinary_python}))
     assert run.results("here") and "Traceback" not in run.text
     assert all(check["status"] != "error" for check in run.results("here"))
-    captured = play("capture.yml", here({**local, "ansible_python_interpreter": ordinary_python}), capture_dir=str(run.reports.parent / "bundles"))
-    records = [json.loads(line) for line in gzip.decompress((run.reports.parent / "bundles" / "here.jsonl.gz").read_bytes()).decode().splitlines()]
+    captured = play(
+        "capture.yml",
+        here({**local, "ansible_python_interpreter": ordinary_python}),
+        capture_dir=str(run.reports.parent / "bundles"),
+    )
+    records = [
+        json.loads(line)
+        for line in gzip.decompress((run.reports.parent / "bundles" / "here.jsonl.gz").read_bytes())
+        .decode()
+        .splitlines()
+    ]
     assert captured.rc == 0 and records[0]["uid"] != 0
 
 
@@ -54,14 +69,18 @@ def test_a_bundle_gives_the_verdict_of_the_host(play: Any, local: dict[str, Any]
     bundle = captured(play, here(local), tmp_path / "bundles")
     # Servers come and go on this machine: other tests start some meanwhile.
     live = play("validate.yml", here(local), host_validation_server="false")
-    replayed = play("validate.yml", {"all": {"hosts": {"here": {"gpu_host_bundle": str(bundle)}}}}, host_validation_server="false")
+    replayed = play(
+        "validate.yml", {"all": {"hosts": {"here": {"gpu_host_bundle": str(bundle)}}}}, host_validation_server="false"
+    )
     assert replayed.statuses("here") == live.statuses("here")
     assert replayed.rc == live.rc
     manifest = json.loads(gzip.decompress(bundle.read_bytes()).split(b"\n")[0])
     assert manifest["uid"] == os.geteuid() and not manifest.get("reconstructed")
 
 
-def test_a_captured_bundle_captured_again_is_the_same_evidence(play: Any, local: dict[str, Any], tmp_path: Path) -> None:
+def test_a_captured_bundle_captured_again_is_the_same_evidence(
+    play: Any, local: dict[str, Any], tmp_path: Path
+) -> None:
     first = captured(play, here(local), tmp_path / "one")
     second = captured(play, {"all": {"hosts": {"here": {"gpu_host_bundle": str(first)}}}}, tmp_path / "two")
     one, two = (sorted(gzip.decompress(path.read_bytes()).decode().splitlines()[1:]) for path in (first, second))

@@ -27,7 +27,11 @@ def ansible(tmp_path: Path, playbook: Path, bundle: str, *words: str) -> subproc
         "all: {hosts: {gpu1: {gpu_host_bundle: %s, ansible_connection: local}}}\n" % (HOSTS / (bundle + ".jsonl.gz"))
     )
     environment = dict(
-        os.environ, ANSIBLE_CONFIG=str(ROOT / "ansible.cfg"), GPU_HOST_REPORTS_DIR=str(tmp_path / "reports"), ANSIBLE_NOCOLOR="1", COLUMNS="400"
+        os.environ,
+        ANSIBLE_CONFIG=str(ROOT / "ansible.cfg"),
+        GPU_HOST_REPORTS_DIR=str(tmp_path / "reports"),
+        ANSIBLE_NOCOLOR="1",
+        COLUMNS="400",
     )
     program = Path(sys.executable).parent / "ansible-playbook"
     argv = [str(program), "-i", str(tmp_path / "inventory.yml"), str(playbook), *words]
@@ -39,7 +43,11 @@ def ansible(tmp_path: Path, playbook: Path, bundle: str, *words: str) -> subproc
     [
         ("bare-metal", "nvidia_driver_open_modules=false", "can only be driven by the open kernel modules"),
         ("bare-metal", "nvidia_driver_branch=570", "they need 575.57.08 or newer"),
-        ("lxc-story", "nvidia_driver_version=599.10.10", "the user space must be exactly that, but 599.10.10 is asked for"),
+        (
+            "lxc-story",
+            "nvidia_driver_version=599.10.10",
+            "the user space must be exactly that, but 599.10.10 is asked for",
+        ),
     ],
 )
 def test_refused(tmp_path: Path, bundle: str, variables: str, message: str) -> None:

@@ -1,4 +1,5 @@
-"""provision.yml on real systemd hosts: the whole plan shown, done once, nothing left to do; a fleet stops at the host that comes out worse."""
+"""provision.yml on real systemd hosts: the whole plan shown, done once, nothing left to do; a fleet stops at the host
+that comes out worse."""
 
 from __future__ import annotations
 
@@ -20,7 +21,9 @@ Ansible = Callable[..., subprocess.CompletedProcess[str]]
 
 
 def tool(*words: str) -> str:
-    done = subprocess.run([sys.executable, str(HOSTS / "make_hosts.py"), *words], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, str(HOSTS / "make_hosts.py"), *words], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -37,22 +40,35 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def ansible(tmp_path: Path, packages: Path) -> Iterator[Ansible]:
-    """`ansible("provision.yml", "e2e-a=bookworm", …, arguments=[…], **variables)`: boots what is named and not there yet, runs, returns."""
+    """`ansible("provision.yml", "e2e-a=bookworm", …, arguments=[…], **variables)`: boots what is named and not there
+    yet, runs, returns."""
     names: list[str] = []
     inventory = tmp_path / "hosts.yml"
 
-    def run(playbook: str, *pairs: str, arguments: tuple[str, ...] = (), **variables: Any) -> subprocess.CompletedProcess[str]:
+    def run(
+        playbook: str, *pairs: str, arguments: tuple[str, ...] = (), **variables: Any
+    ) -> subprocess.CompletedProcess[str]:
         if pairs:
             names.extend(pair.partition("=")[0] for pair in pairs)
             inventory.write_text(tool("up", *pairs, "--bind-ro=%s:/srv/nvidia" % packages))
             shell("rm -rf /etc/apt/sources.list /etc/apt/sources.list.d/* /var/lib/apt/lists/*")
         own = {"uris": "file:/srv/nvidia/repo", "suites": "/", "key_url": "file:/srv/nvidia/key.asc"}
         own["fingerprints"] = [(packages / "fingerprint").read_text().strip()]  # type: ignore[assignment]
-        given = {"nvidia_driver_mode": "full", "nvidia_driver_repository": own, "provision_reports": str(tmp_path), **variables}
+        given = {
+            "nvidia_driver_mode": "full",
+            "nvidia_driver_repository": own,
+            "provision_reports": str(tmp_path),
+            **variables,
+        }
         return command("ansible-playbook", playbook, *arguments, "-e", json.dumps(given))
 
     def command(program: str, *words: str) -> subprocess.CompletedProcess[str]:
-        environment = dict(os.environ, ANSIBLE_CONFIG=str(ROOT / "ansible.cfg"), GPU_HOST_REPORTS_DIR=str(tmp_path), ANSIBLE_NOCOLOR="1")
+        environment = dict(
+            os.environ,
+            ANSIBLE_CONFIG=str(ROOT / "ansible.cfg"),
+            GPU_HOST_REPORTS_DIR=str(tmp_path),
+            ANSIBLE_NOCOLOR="1",
+        )
         argv = [str(Path(sys.executable).parent / program), "-i", str(inventory), *words]
         return subprocess.run(argv, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
 
@@ -98,7 +114,8 @@ def test_from_a_bare_host_to_nothing_left_to_do(ansible: Any, tmp_path: Path) ->
     assert ansible.shell(before) == picture, "check mode changed the host"
 
     done = ansible("provision.yml", cuda_toolkit_versions=["12.8"])
-    # No GPU in such a host: provisioning works, and the validation at its end says what is missing, so the run is not a success.
+    # No GPU in such a host: provisioning works, and the validation at its end says what is missing, so the run is not a
+    # success.
     assert done.returncode == 2 and changed(done), done.stdout + done.stderr
     assert "came out worse than it went in:" not in done.stdout
     assert results(tmp_path, "e2e-prov")["gpus_found"]["status"] == "fail"
@@ -125,9 +142,18 @@ def test_a_fleet_stops_at_the_host_that_comes_out_worse(ansible: Any, tmp_path: 
   found: "{{ host.driver.toolkits | length }} toolkits"
   remedy: [{on: host, text: Remove it., commands: [apt-get remove], verify: ls /usr/local}]
 """)
-    done = ansible("provision.yml", "e2e-one=bookworm", "e2e-two=bookworm", cuda_toolkit_versions=["12.8"], host_validation_checks_dir=str(checks))
+    done = ansible(
+        "provision.yml",
+        "e2e-one=bookworm",
+        "e2e-two=bookworm",
+        cuda_toolkit_versions=["12.8"],
+        host_validation_checks_dir=str(checks),
+    )
     assert done.returncode == 2, done.stdout
-    assert "e2e-one came out worse than it went in: no_toolkit. The hosts that would follow were left alone" in " ".join(done.stdout.split())
+    assert (
+        "e2e-one came out worse than it went in: no_toolkit. The hosts that would follow were left alone"
+        in " ".join(done.stdout.split())
+    )
     assert "cuda-12.8" in ansible.shell("ls /usr/local", "e2e-one")
     assert "cuda" not in ansible.shell("ls /usr/local", "e2e-two").replace("e2e-two", "")
 
@@ -148,7 +174,10 @@ def test_debian_s_own_user_space_and_what_the_validation_says_of_it(ansible: Any
                 nvidia_driver_repository={},
             )
         assert "came out worse than it went in:" not in done.stdout, done.stdout
-        held = ansible.shell("apt-mark showhold; dpkg-query -W nvidia-smi; nvidia-smi || true; ls /var/lib/dpkg/info | grep -c dkms || true")
+        held = ansible.shell(
+            "apt-mark showhold; dpkg-query -W nvidia-smi; nvidia-smi || true; ls /var/lib/dpkg/info | grep -c dkms || "
+            "true"
+        )
         assert "libcuda1" in held and "nvidia-smi\t550." in held, done.stdout + held
         assert "communicate with the NVIDIA driver" in held
         found = results(tmp_path, "e2e-debian")

@@ -13,14 +13,22 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
 BIN = Path(sys.executable).parent
-COMMANDS = [line.split("#")[0].strip() for block in re.findall(r"```console\n(.*?)```", README, re.S) for line in block.splitlines()]
+COMMANDS = [
+    line.split("#")[0].strip()
+    for block in re.findall(r"```console\n(.*?)```", README, re.S)
+    for line in block.splitlines()
+]
 
 
 def run(*words: str) -> subprocess.CompletedProcess[str]:
-    environment = dict(os.environ, PATH="%s:%s" % (BIN, os.environ["PATH"]), LC_ALL="C.UTF-8", NO_COLOR="1", ANSIBLE_FORCE_COLOR="0")
+    environment = dict(
+        os.environ, PATH="%s:%s" % (BIN, os.environ["PATH"]), LC_ALL="C.UTF-8", NO_COLOR="1", ANSIBLE_FORCE_COLOR="0"
+    )
     environment.pop("ANSIBLE_STDOUT_CALLBACK", None)
     environment.pop("GPU_HOST_REPORTS_DIR", None)
-    return subprocess.run([str(BIN / words[0]), *words[1:]], cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    return subprocess.run(
+        [str(BIN / words[0]), *words[1:]], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
 
 
 def test_the_report_is_real() -> None:

@@ -22,7 +22,9 @@ def test_a_case_for_each_check_and_host_with_the_report_s_words() -> None:
     done = pytest("--hosts=ansible://llm-vm,ansible://h200-x2", "--ansible-inventory=inventory")
     assert done.returncode == 1, done.stdout + done.stderr
     failed = {line.split("::")[1].split(" - ")[0] for line in done.stdout.splitlines() if line.startswith("FAILED")}
-    assert failed == {"test_check[%s-ansible://llm-vm]" % check for check in ("vm_machine_q35", "chipset_supports_p2p", "p2p_granted")}
+    assert failed == {
+        "test_check[%s-ansible://llm-vm]" % check for check in ("vm_machine_q35", "chipset_supports_p2p", "p2p_granted")
+    }
     assert "qm set 101 --machine q35" in done.stdout
     assert "Traceback" not in done.stdout
 
@@ -34,4 +36,6 @@ def test_a_part_by_tag() -> None:
 
 
 def test_nothing_is_tested_where_no_host_is_named() -> None:
-    assert pytest().returncode == 5  # no tests collected: the suite of this project is not about the machine that it runs on
+    assert (
+        pytest().returncode == 5
+    )  # no tests collected: the suite of this project is not about the machine that it runs on

@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""A real engine on a real GPU: `transformers serve` with a tiny model, looked at, validated and benchmarked. Exits 1 if an expectation failed.
+"""A real engine on a real GPU: `transformers serve` with a tiny model, looked at, validated and benchmarked. Exits 1 if
+an expectation failed.
 
     python3 tests/hardware/engine_on_gpu.py OUTPUT_FILE
 
 Needs PyTorch, transformers with what its server imports (fastapi, uvicorn, openai), and ansible-playbook on PATH.
 """
+
 from __future__ import annotations
 
 import json
@@ -43,14 +45,27 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as scratch:
         log = os.path.join(scratch, "server.log")
         transformers = shutil.which("transformers") or str(Path(sys.executable).parent / "transformers")
-        command = [sys.executable, transformers, "serve", hub(Path(scratch)), "--host", "127.0.0.1", "--port", str(port), "--device", "cuda"]
+        command = [
+            sys.executable,
+            transformers,
+            "serve",
+            hub(Path(scratch)),
+            "--host",
+            "127.0.0.1",
+            "--port",
+            str(port),
+            "--device",
+            "cuda",
+        ]
         settings = {"HF_HUB_CACHE": scratch + "/hub", "HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1"}
         with open(log, "wb") as out:
             server = subprocess.Popen(command, stdout=out, stderr=out, env={**os.environ, **settings})
         try:
             look(seen, port, log)
             seen["validate"] = play("validate.yml", scratch, log, "--tags", "server")
-            seen["benchmark"] = play("benchmark.yml", scratch, log, benchmark_loads=LOADS, inference_server_port=port, benchmark_keep=False)
+            seen["benchmark"] = play(
+                "benchmark.yml", scratch, log, benchmark_loads=LOADS, inference_server_port=port, benchmark_keep=False
+            )
             seen["capture"] = play("capture.yml", scratch, log, capture_dir=str(Path(sys.argv[1]).resolve().parent))
             reports = sorted(Path(scratch).glob("benchmark-*.json"))
             seen["cells"] = json.loads(reports[0].read_text())["cells"] if reports else []
@@ -89,7 +104,10 @@ def look(seen: dict[str, Any], port: int, log: str) -> None:
     seen["waited"] = watch.history
     found = facts(generate="always", expected_text="Paris")
     seen["errors"] = found["errors"]
-    seen["facts"] = {name: found[name] for name in ("state", "why", "engine", "process", "ranks", "gpu", "api", "generation", "packages", "busy")}
+    seen["facts"] = {
+        name: found[name]
+        for name in ("state", "why", "engine", "process", "ranks", "gpu", "api", "generation", "packages", "busy")
+    }
 
 
 def play(playbook: str, scratch: str, log: str, *arguments: str, **variables: Any) -> dict[str, Any]:
@@ -112,7 +130,8 @@ def expect(seen: dict[str, Any]) -> None:
         "it answers what the model knows, twice": asked["answered"] and asked["sane"] and asked["repeatable"] is True,
         "a GPU holds its memory": any(value > 0 for value in held),
         "the checks of the server pass": seen["validate"]["rc"] == 0,
-        "the load is measured": len(cells) == len(LOADS) and all(cell["completed"] == load["requests"] for cell, load in zip(cells, LOADS)),
+        "the load is measured": len(cells) == len(LOADS)
+        and all(cell["completed"] == load["requests"] for cell, load in zip(cells, LOADS)),
         "power and PCIe traffic are sampled": bool(cells) and all(cell.get("gpus") for cell in cells),
         "the benchmark ends well": seen["benchmark"]["rc"] == 0,
     }

@@ -3,9 +3,10 @@
 
     python3 tests/hardware/run_on_gpu_machine.py OUTPUT_DIRECTORY [--only STEP,STEP]
 
-Needs Python 3.9 and the NVIDIA driver; the steps `busy`, `properties` and `collective` need PyTorch too and say so where it is missing.
-Writes OUTPUT_DIRECTORY/report.json and report.txt; exits 1 if an expectation failed.
+Needs Python 3.9 and the NVIDIA driver; the steps `busy`, `properties` and `collective` need PyTorch too and say so
+where it is missing. Writes OUTPUT_DIRECTORY/report.json and report.txt; exits 1 if an expectation failed.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -28,7 +29,7 @@ benchmark.importable()
 from ansible.module_utils.gpu_host import p2p_probe
 from ansible.module_utils.gpu_host.evidence import bundle
 from ansible.module_utils.gpu_host.evidence.errors import Errors
-from ansible.module_utils.gpu_host.p2p_probe import all_reduce, worker_run
+from ansible.module_utils.gpu_host.probe import all_reduce, worker_run
 
 # Holds most of each GPU's memory and keeps every GPU busy until standard input ends, as a loaded server does.
 HOLDER = """
@@ -90,13 +91,22 @@ class Machine:
 
 def output_of(*argv: str, timeout: float = 60) -> str:
     try:
-        done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=timeout, check=False, stdin=subprocess.DEVNULL)
+        done = subprocess.run(
+            argv,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=timeout,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         return str(error)
     return done.stdout.decode("utf-8", "replace")
 
 
-def facts(limit_s: float = 180, collective: bool = False, force: bool = False, **options: Any) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+def facts(
+    limit_s: float = 180, collective: bool = False, force: bool = False, **options: Any
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """The probe's facts as the module makes them, and the records that a bundle would hold."""
     evidence = worker_run.ProbeEvidence({"buffer_mib": 256, "init_limit_s": 60, **options}, limit_s)
     evidence.commands[all_reduce.COLLECTIVE_COMMAND] = all_reduce.command(None, {})
@@ -135,7 +145,8 @@ def wait_until(condition: Callable[[], bool], seconds: float) -> bool:
     return True
 
 
-# -- the steps ------------------------------------------------------------------------------------------------------------------
+# -- the steps
+# ------------------------------------------------------------------------------------------------------------------
 
 
 def environment(machine: Machine) -> Any:
@@ -165,14 +176,23 @@ def idle(machine: Machine) -> Any:
     before = memory_used()
     found, records = facts()
     machine.expect(len(found["devices"]) == machine.report["gpus"], "CUDA has every GPU that nvidia-smi lists")
-    machine.expect(found["cuda"]["initialised"] is True, "cuInit succeeds in the child (%s s)" % found["cuda"]["seconds"])
+    machine.expect(
+        found["cuda"]["initialised"] is True, "cuInit succeeds in the child (%s s)" % found["cuda"]["seconds"]
+    )
     machine.expect(found["ran"] is True, "the probe ran: %s" % found["skipped_reason"])
     machine.expect(not found["events"], "no stage hung or crashed: %s" % found["events"])
-    refused = [device["opened"]["kernels_error"] for device in found["devices"].values() if (device.get("opened") or {}).get("kernels_error")]
+    refused = [
+        device["opened"]["kernels_error"]
+        for device in found["devices"].values()
+        if (device.get("opened") or {}).get("kernels_error")
+    ]
     machine.expect(not refused, "the driver took the PTX kernels %s" % refused)
     for key, part in {**found["pairs"], **found["loopback"]}.items():
         delivered = {method: result.get("status") for method, result in (part.get("delivered") or {}).items()}
-        machine.expect(delivered == dict.fromkeys(("copy_engine", "sm_store", "sm_load"), "ok"), "%s delivered: %s" % (key, delivered))
+        machine.expect(
+            delivered == dict.fromkeys(("copy_engine", "sm_store", "sm_load"), "ok"),
+            "%s delivered: %s" % (key, delivered),
+        )
         rates = {name: figure["median"] for name, figure in (part.get("bandwidth_gb_s") or {}).items()}
         times = {name: figure.get("median") for name, figure in (part.get("latency_us") or {}).items()}
         control = {name: figure.get("median") for name, figure in (part.get("control_latency_us") or {}).items()}
@@ -184,8 +204,13 @@ def idle(machine: Machine) -> Any:
     machine.say("  all at once %s" % json.dumps(found["all_at_once"]))
     machine.say("  stages %s total %s s" % (found["stages"], found["seconds"]))
     machine.expect(wait_until(lambda: not workers(), 3), "no worker is left")
-    machine.expect(wait_until(lambda: all(now <= then + 16 for now, then in zip(memory_used(), before)), 10), "GPU memory as before: %s" % before)
-    replayed = p2p_probe.facts(bundle.BundleEvidence({"captured_at": 0.0}, records), {"collective": "false"}, Errors("probe"))
+    machine.expect(
+        wait_until(lambda: all(now <= then + 16 for now, then in zip(memory_used(), before)), 10),
+        "GPU memory as before: %s" % before,
+    )
+    replayed = p2p_probe.facts(
+        bundle.BundleEvidence({"captured_at": 0.0}, records), {"collective": "false"}, Errors("probe")
+    )
     same = all(replayed[name] == found[name] for name in ("pairs", "loopback", "verdicts", "cuda", "devices"))
     machine.expect(same, "a bundle of it replays to the same facts")
     (machine.directory / "probe-records.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
@@ -200,7 +225,10 @@ def visible_devices(machine: Machine) -> Any:
         raw = worker_run.Probe({"only_initialise": True}, 60).run()
         seen[value] = sorted(raw["devices"])
     del os.environ["CUDA_VISIBLE_DEVICES"], os.environ["CUDA_DEVICE_ORDER"]
-    machine.expect(all(len(found) == machine.report.get("gpus") for found in seen.values()), "all GPUs whatever CUDA_VISIBLE_DEVICES says: %s" % seen)
+    machine.expect(
+        all(len(found) == machine.report.get("gpus") for found in seen.values()),
+        "all GPUs whatever CUDA_VISIBLE_DEVICES says: %s" % seen,
+    )
     return seen
 
 
@@ -219,15 +247,25 @@ def properties(machine: Machine) -> Any:
     theirs = json.loads(output_of(python, "-c", script).strip().splitlines()[-1])
     found, _ = facts(buffer_mib=4)
     ours = [
-        [device["name"], device["multiprocessors"], device["compute_capability"], address, device["opened"]["memory_total_mib"]]
+        [
+            device["name"],
+            device["multiprocessors"],
+            device["compute_capability"],
+            address,
+            device["opened"]["memory_total_mib"],
+        ]
         for address, device in sorted(found["devices"].items(), key=lambda item: item[1]["cuda_index"])
     ]
-    machine.expect(ours == theirs, "names, processors, capabilities, addresses and memory as PyTorch reads them: %s / %s" % (ours, theirs))
+    machine.expect(
+        ours == theirs,
+        "names, processors, capabilities, addresses and memory as PyTorch reads them: %s / %s" % (ours, theirs),
+    )
     return {"ours": ours, "torch": theirs}
 
 
 def busy(machine: Machine) -> Any:
-    """Beside a process that holds all but 2.5 GB of every GPU: skipped by default, measured when forced, and the process unharmed."""
+    """Beside a process that holds all but 2.5 GB of every GPU: skipped by default, measured when forced, and the
+    process unharmed."""
     python = all_reduce.find_python(None)[0]
     if python is None:
         return "no PyTorch"
@@ -236,14 +274,24 @@ def busy(machine: Machine) -> Any:
         holder = subprocess.Popen([python, "-c", HOLDER, str(left_mib)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         assert holder.stdin and holder.stdout
         try:
-            machine.expect(holder.stdout.readline() == b"holding\n", "a process holds the GPUs' memory (%d MiB left)" % left_mib)
+            machine.expect(
+                holder.stdout.readline() == b"holding\n", "a process holds the GPUs' memory (%d MiB left)" % left_mib
+            )
             skipped, _ = facts()
-            machine.expect(not skipped["ran"] and bool(skipped["skipped_reason"]), "skipped: %s" % skipped["skipped_reason"])
+            machine.expect(
+                not skipped["ran"] and bool(skipped["skipped_reason"]), "skipped: %s" % skipped["skipped_reason"]
+            )
             known = skipped["cuda"]["initialised"] is True and len(skipped["devices"]) == machine.report.get("gpus")
             machine.expect(known, "CUDA and the claims are known all the same")
             forced, _ = facts(force=True)
-            buffers = {name: (device.get("opened") or {}).get("buffer_mib") or device.get("error") for name, device in forced["devices"].items()}
-            machine.say("  forced with %d MiB left: ran %s, buffers %s, skipped %s" % (left_mib, forced["ran"], buffers, forced["skipped_gpus"]))
+            buffers = {
+                name: (device.get("opened") or {}).get("buffer_mib") or device.get("error")
+                for name, device in forced["devices"].items()
+            }
+            machine.say(
+                "  forced with %d MiB left: ran %s, buffers %s, skipped %s"
+                % (left_mib, forced["ran"], buffers, forced["skipped_gpus"])
+            )
             good = forced["ran"] and not forced["undelivered_pairs"] and not forced["events"]
             machine.expect(good or bool(forced["skipped_gpus"]), "measured when forced, or left out with the reason")
             seen[left_mib] = {"skipped": skipped["skipped_reason"], "gate": skipped["gate"], "forced": forced}
@@ -268,17 +316,26 @@ def killed(machine: Machine) -> Any:
         gone = wait_until(lambda: not workers(), 10)
         seen.append({"delay": delay, "workers": running, "gone": gone})
         machine.expect(gone, "killed after %g s: worker %s is gone" % (delay, running))
-    machine.expect(wait_until(lambda: all(now <= then + 16 for now, then in zip(memory_used(), before)), 10), "GPU memory as before")
+    machine.expect(
+        wait_until(lambda: all(now <= then + 16 for now, then in zip(memory_used(), before)), 10),
+        "GPU memory as before",
+    )
     return seen
 
 
 def limits(machine: Machine) -> Any:
     """Time limits that cannot be kept: reported as such, and nothing left behind."""
     short, _ = facts(init_limit_s=0.05)
-    machine.expect(short["cuda"]["hung"] is True and not short["ran"], "cuInit over its limit is reported: %s" % short["cuda"]["detail"])
+    machine.expect(
+        short["cuda"]["hung"] is True and not short["ran"],
+        "cuInit over its limit is reported: %s" % short["cuda"]["detail"],
+    )
     machine.expect(wait_until(lambda: not workers(), 5), "no worker is left")
     cut, _ = facts(limit_s=1.5)
-    machine.expect([event["kind"] for event in cut["events"]] in (["out_of_time"], []), "the whole limit is kept: %s" % cut["events"])
+    machine.expect(
+        [event["kind"] for event in cut["events"]] in (["out_of_time"], []),
+        "the whole limit is kept: %s" % cut["events"],
+    )
     machine.expect(wait_until(lambda: not workers(), 5), "no worker is left")
     return {"init": short["cuda"], "whole": cut["events"], "seconds": cut["seconds"]}
 
@@ -297,7 +354,9 @@ def collective(machine: Machine) -> Any:
             machine.say("    %s bytes: %s us, %s GB/s, wrong %s" % (size, *rates, figures["wrong"]))
         machine.say("    transports %s warnings %s errors %s" % (arm["transports"], arm["warnings"], arm["errors"]))
         machine.expect(len(arm["sizes"]) == len(all_reduce.SIZES), "%s: all sizes measured" % name)
-    machine.expect(found["verdict"] == "ok", "the all-reduce is right: %s %s" % (found["verdict"], found["explanation"]))
+    machine.expect(
+        found["verdict"] == "ok", "the all-reduce is right: %s %s" % (found["verdict"], found["explanation"])
+    )
     machine.expect(gpus < 2 or not found["pairs_without_p2p"], "NCCL uses P2P: %s" % found["pairs_without_p2p"])
     return raw
 

@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""The server facts on a machine with GPUs: the stand-in engine, whose ranks hold memory of a real GPU each. Exits 1 if an expectation failed.
+"""The server facts on a machine with GPUs: the stand-in engine, whose ranks hold memory of a real GPU each. Exits 1 if
+an expectation failed.
 
     python3 tests/hardware/server_on_gpus.py [OUTPUT_FILE]
 
 Needs Python 3.9 and the NVIDIA driver.
 """
+
 from __future__ import annotations
 
 import json
@@ -40,9 +42,23 @@ def main() -> int:
         log = os.path.join(scratch, "server.log")
         settings = {"PYTHONPATH": str(ROOT / "tests/fixtures/engine"), "STANDIN_STATE": scratch, "STANDIN_SPEED": "40"}
         settings["STANDIN_CUDA_MIB"] = str(HELD_MIB)
-        command = [sys.executable, "-m", "sglang.launch_server", "--model", "x", "--tp", str(count), "--host", "127.0.0.1", "--port", str(port)]
+        command = [
+            sys.executable,
+            "-m",
+            "sglang.launch_server",
+            "--model",
+            "x",
+            "--tp",
+            str(count),
+            "--host",
+            "127.0.0.1",
+            "--port",
+            str(port),
+        ]
         with open(log, "wb") as out:
-            server = subprocess.Popen([*command, "--enable-metrics"], stdout=out, stderr=out, env={**os.environ, **settings})
+            server = subprocess.Popen(
+                [*command, "--enable-metrics"], stdout=out, stderr=out, env={**os.environ, **settings}
+            )
         try:
             time.sleep(12)  # contexts take seconds
             errors = Errors("server")
@@ -55,7 +71,10 @@ def main() -> int:
             os.kill(facts["ranks"][-1]["pid"], 9)
             time.sleep(1)
             after = gather(LiveEvidence(), {"port": port, "log": log, "generate": "never", "light": True}, errors)
-            seen["after_a_rank_was_killed"] = {"state": after["state"] if after else None, "why": after["why"] if after else None}
+            seen["after_a_rank_was_killed"] = {
+                "state": after["state"] if after else None,
+                "why": after["why"] if after else None,
+            }
         finally:
             server.kill()
             server.wait()
@@ -89,7 +108,8 @@ def expect(seen: dict[str, Any], facts: dict[str, Any], cell: dict[str, Any], co
         "the ranks hold equal memory": facts["gpu"]["outliers"] == [],
         # In a container the driver may not show processes; then no rank has a GPU, and it is not guessed.
         "each rank has a GPU of its own, or none is known": len({rank["gpu"] for rank in facts["ranks"]}) in (1, count),
-        "power and PCIe traffic are sampled": bool(cell["gpus"]) and all({"power_w", "pcie_rx_mb_s"} <= set(one) for one in cell["gpus"].values()),
+        "power and PCIe traffic are sampled": bool(cell["gpus"])
+        and all({"power_w", "pcie_rx_mb_s"} <= set(one) for one in cell["gpus"].values()),
         "the load is measured": cell["completed"] == 200,
     }
 

@@ -51,7 +51,9 @@ class Host:
 
 
 def run(*argv: str, check: bool = True) -> str:
-    result = subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    result = subprocess.run(
+        argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+    )
     if check and result.returncode:
         raise HostError("%s: %s" % (" ".join(argv), result.stdout.strip() or "exit code %d" % result.returncode))
     return result.stdout
@@ -79,7 +81,10 @@ def ssh_key(state: Path) -> Path:
 
 
 def bridge() -> None:
-    if run("ip", "link", "show", BRIDGE, check=False).startswith("Device") or not Path("/sys/class/net", BRIDGE).exists():
+    if (
+        run("ip", "link", "show", BRIDGE, check=False).startswith("Device")
+        or not Path("/sys/class/net", BRIDGE).exists()
+    ):
         run("ip", "link", "add", BRIDGE, "type", "bridge", check=False)
     run("ip", "addr", "replace", NETWORK + ".1/24", "dev", BRIDGE)
     run("ip", "link", "set", BRIDGE, "up")
@@ -101,7 +106,15 @@ def boot(name: str, release: str, rootfs: Path, state: Path, *, options: list[st
     save(host, directory)
     try:
         root = directory / "root"
-        run("mount", "-t", "overlay", "overlay", "-o", "lowerdir=%s,upperdir=%s/upper,workdir=%s/work" % (rootfs, directory, directory), str(root))
+        run(
+            "mount",
+            "-t",
+            "overlay",
+            "overlay",
+            "-o",
+            "lowerdir=%s,upperdir=%s/upper,workdir=%s/work" % (rootfs, directory, directory),
+            str(root),
+        )
         (root / "etc/hostname").write_text(name + "\n")
         (root / "etc/hosts").write_text("127.0.0.1 localhost %s\n" % name)
         authorized = root / "root/.ssh/authorized_keys"
@@ -112,7 +125,9 @@ def boot(name: str, release: str, rootfs: Path, state: Path, *, options: list[st
         command += [name, str(directory), host.tag, str(lifetime), *options]
         environment = dict(os.environ, SYSTEMD_NSPAWN_API_VFS_WRITABLE="network")
         with open(directory / "console.log", "wb") as log:
-            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, start_new_session=True)
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, start_new_session=True
+            )
         host.supervisor = process.pid
         save(host, directory)
     except BaseException:
@@ -163,7 +178,10 @@ def wait_ready(host: Host, state: Path, seconds: float = 60) -> None:
             break
         time.sleep(0.05)
     log = (state / "hosts" / host.name / "console.log").read_text(errors="replace")
-    raise HostError("the host %s does not answer on %s port 22. The end of its console:\n%s" % (host.name, host.address, log[-1500:]))
+    raise HostError(
+        "the host %s does not answer on %s port 22. The end of its console:\n%s"
+        % (host.name, host.address, log[-1500:])
+    )
 
 
 def leader(host: Host, state: Path) -> int | None:

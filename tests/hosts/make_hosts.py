@@ -35,12 +35,20 @@ def why_not() -> str:
     """The reason why this machine cannot make hosts; empty if it can."""
     if sys.platform != "linux" or os.geteuid() != 0:
         return "test hosts need root on Linux"
-    missing = [name for name in ("systemd-nspawn", "mmdebstrap", "ip", "ssh-keygen", "unshare", "nsenter") if not shutil.which(name)]
+    missing = [
+        name
+        for name in ("systemd-nspawn", "mmdebstrap", "ip", "ssh-keygen", "unshare", "nsenter")
+        if not shutil.which(name)
+    ]
     return "test hosts need %s; run tests/hosts/make_hosts.py install" % ", ".join(missing) if missing else ""
 
 
 def install() -> None:
-    names = [line.strip() for line in (HERE / "packages.txt").read_text().splitlines() if line.strip() and not line.startswith("#")]
+    names = [
+        line.strip()
+        for line in (HERE / "packages.txt").read_text().splitlines()
+        if line.strip() and not line.startswith("#")
+    ]
     environment = dict(os.environ, DEBIAN_FRONTEND="noninteractive")
     for argv in (["apt-get", "update", "-q"], ["apt-get", "install", "-y", "-q", "--no-install-recommends", *names]):
         subprocess.run(argv, check=True, env=environment, stdout=sys.stderr)
@@ -53,7 +61,11 @@ def up(pairs: list[str], options: list[str], lifetime: int) -> list[machine.Host
         trees = dict(zip(releases, pool.map(lambda release: rootfs.ensure(release, STATE), releases)))
     hosts = []
     for name, release in wanted:
-        hosts.append(machine.boot(name, release or "bookworm", trees[release or "bookworm"], STATE, options=options, lifetime=lifetime))
+        hosts.append(
+            machine.boot(
+                name, release or "bookworm", trees[release or "bookworm"], STATE, options=options, lifetime=lifetime
+            )
+        )
     for host in hosts:
         machine.wait_ready(host, STATE)
     return hosts

@@ -1,7 +1,8 @@
 """A signed apt repository with packages of NVIDIA's names and small contents, in the flat layout of NVIDIA's own.
 
-Two driver branches with two versions of one, the CUDA toolkits 12.8 and 13.1, the `cuda` metapackage that pulls a driver in, and what they
-depend on. So pin, hold, upgrade, downgrade and refusal are decided by the real apt and dpkg of a test host.
+Two driver branches with two versions of one, the CUDA toolkits 12.8 and 13.1, the `cuda` metapackage that pulls a
+driver in, and what they depend on. So pin, hold, upgrade, downgrade and refusal are decided by the real apt and dpkg of
+a test host.
 """
 
 from __future__ import annotations
@@ -23,7 +24,10 @@ echo "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driv
 exit 9
 """
 DAEMON = "#!/bin/sh\nmkdir -p /run/nvidia-persistenced\nexec sleep infinity\n"
-UNIT = "[Unit]\nDescription=NVIDIA %s (stand-in)\n[Service]\nExecStart=/usr/bin/%s\n[Install]\nWantedBy=multi-user.target\n"
+UNIT = (
+    "[Unit]\nDescription=NVIDIA %s "
+    "(stand-in)\n[Service]\nExecStart=/usr/bin/%s\n[Install]\nWantedBy=multi-user.target\n"
+)
 # Says what the real one would do and keeps a record, as the tests ask for it.
 DKMS = """#!/bin/sh
 [ "$1" = status ] && { cat /var/lib/dkms/status 2>/dev/null; exit 0; }
@@ -54,7 +58,10 @@ def driver(version: str) -> list[Package]:
 
     def library(name: str, so: str) -> Package:
         return Package(
-            name, full, files={"%s/%s.%s" % (LIBRARIES, so, version): version + "\n"}, links={"%s/%s.1" % (LIBRARIES, so): "%s.%s" % (so, version)}
+            name,
+            full,
+            files={"%s/%s.%s" % (LIBRARIES, so, version): version + "\n"},
+            links={"%s/%s.1" % (LIBRARIES, so): "%s.%s" % (so, version)},
         )
 
     persistenced = {
@@ -75,11 +82,22 @@ def driver(version: str) -> list[Package]:
         Package(
             "nvidia-driver-cuda",
             full,
-            ", ".join("%s %s" % (name, same) for name in ("libcuda1", "libnvidia-ml1", "nvidia-smi", "libnvidia-ptxjitcompiler1")),
+            ", ".join(
+                "%s %s" % (name, same)
+                for name in ("libcuda1", "libnvidia-ml1", "nvidia-smi", "libnvidia-ptxjitcompiler1")
+            ),
         ),
-        Package("nvidia-kernel-open-dkms", full, "dkms", postinst=DKMS_POSTINST % version, conflicts="nvidia-kernel-dkms"),
-        Package("nvidia-kernel-dkms", full, "dkms", postinst=DKMS_POSTINST % version, conflicts="nvidia-kernel-open-dkms"),
-        Package("nvidia-open", full, "nvidia-driver-cuda %s, nvidia-kernel-open-dkms %s, nvidia-persistenced %s" % (same, same, same)),
+        Package(
+            "nvidia-kernel-open-dkms", full, "dkms", postinst=DKMS_POSTINST % version, conflicts="nvidia-kernel-dkms"
+        ),
+        Package(
+            "nvidia-kernel-dkms", full, "dkms", postinst=DKMS_POSTINST % version, conflicts="nvidia-kernel-open-dkms"
+        ),
+        Package(
+            "nvidia-open",
+            full,
+            "nvidia-driver-cuda %s, nvidia-kernel-open-dkms %s, nvidia-persistenced %s" % (same, same, same),
+        ),
         Package("nvidia-fabricmanager", full, "", fabric),
     ]
 
@@ -110,7 +128,10 @@ def others() -> list[Package]:
 def _write(package: Package, pool: Path, scratch: Path) -> None:
     tree = scratch / ("%s_%s" % (package.name, package.version))
     (tree / "DEBIAN").mkdir(parents=True)
-    control = "Package: %s\nVersion: %s\nArchitecture: amd64\nMaintainer: Tests <tests@example.org>\n" % (package.name, package.version)
+    control = "Package: %s\nVersion: %s\nArchitecture: amd64\nMaintainer: Tests <tests@example.org>\n" % (
+        package.name,
+        package.version,
+    )
     control += "Depends: %s\n" % package.depends if package.depends else ""
     control += "Conflicts: %s\n" % package.conflicts if package.conflicts else ""
     (tree / "DEBIAN/control").write_text(control + "Description: stand-in for a test\n")
@@ -125,11 +146,16 @@ def _write(package: Package, pool: Path, scratch: Path) -> None:
     for name, target in package.links.items():
         (tree / name).parent.mkdir(parents=True, exist_ok=True)
         (tree / name).symlink_to(target)
-    subprocess.run(["dpkg-deb", "--root-owner-group", "-Znone", "--build", str(tree), str(pool)], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(
+        ["dpkg-deb", "--root-owner-group", "-Znone", "--build", str(tree), str(pool)],
+        check=True,
+        stdout=subprocess.DEVNULL,
+    )
 
 
 def build(target: Path) -> Path:
-    """Make the repository in `target` (replaced if there): repo/, key.asc, wrong-key.asc, fingerprint. Returns `target`."""
+    """Make the repository in `target` (replaced if there): repo/, key.asc, wrong-key.asc, fingerprint. Returns
+    `target`."""
     shutil.rmtree(target, ignore_errors=True)
     pool = target / "repo"
     pool.mkdir(parents=True)
@@ -142,12 +168,20 @@ def build(target: Path) -> Path:
         gpg = ["gpg", "--homedir", str(home), "--batch", "--quiet", "--yes"]
         for name in ("right", "wrong"):
             subprocess.run(
-                [*gpg, "--passphrase", "", "--quick-gen-key", "%s@example.org" % name, "rsa3072", "sign", "1y"], check=True, stderr=subprocess.DEVNULL
+                [*gpg, "--passphrase", "", "--quick-gen-key", "%s@example.org" % name, "rsa3072", "sign", "1y"],
+                check=True,
+                stderr=subprocess.DEVNULL,
             )
-            key = subprocess.run([*gpg, "--armor", "--export", "%s@example.org" % name], check=True, stdout=subprocess.PIPE).stdout
+            key = subprocess.run(
+                [*gpg, "--armor", "--export", "%s@example.org" % name], check=True, stdout=subprocess.PIPE
+            ).stdout
             (target / ("key.asc" if name == "right" else "wrong-key.asc")).write_bytes(key)
-        listing = subprocess.run([*gpg, "--with-colons", "--list-keys", "right@example.org"], check=True, stdout=subprocess.PIPE, text=True).stdout
-        (target / "fingerprint").write_text(next(line.split(":")[9] for line in listing.splitlines() if line.startswith("fpr")) + "\n")
+        listing = subprocess.run(
+            [*gpg, "--with-colons", "--list-keys", "right@example.org"], check=True, stdout=subprocess.PIPE, text=True
+        ).stdout
+        (target / "fingerprint").write_text(
+            next(line.split(":")[9] for line in listing.splitlines() if line.startswith("fpr")) + "\n"
+        )
         for name, argv in (
             ("Packages", ["apt-ftparchive", "packages", "."]),
             ("Release", ["apt-ftparchive", "-o", "APT::FTPArchive::Release::Origin=NVIDIA", "release", "."]),
@@ -155,7 +189,16 @@ def build(target: Path) -> Path:
             content = subprocess.run(argv, cwd=pool, check=True, stdout=subprocess.PIPE).stdout
             (pool / name).write_bytes(content)
         subprocess.run(
-            [*gpg, "--local-user", "right@example.org", "--clearsign", "--output", str(pool / "InRelease"), str(pool / "Release")], check=True
+            [
+                *gpg,
+                "--local-user",
+                "right@example.org",
+                "--clearsign",
+                "--output",
+                str(pool / "InRelease"),
+                str(pool / "Release"),
+            ],
+            check=True,
         )
         subprocess.run(["gpgconf", "--homedir", str(home), "--kill", "all"], check=False)
     return target

@@ -15,7 +15,14 @@ RELEASES = ("bookworm", "trixie")
 # What a small real server has; kmod and initramfs-tools because the roles run modprobe and update-initramfs for real.
 INCLUDE = "systemd,systemd-sysv,dbus,python3,openssh-server,iproute2,kmod,initramfs-tools,udev,procps,ca-certificates,pciutils,apt-utils"
 # Services that have no work in a test host and only cost time at each boot, and logs that nobody reads.
-MASKED = ("systemd-udevd.service", "systemd-udev-trigger.service", "apt-daily.timer", "apt-daily-upgrade.timer", "e2scrub_all.timer", "fstrim.timer")
+MASKED = (
+    "systemd-udevd.service",
+    "systemd-udev-trigger.service",
+    "apt-daily.timer",
+    "apt-daily-upgrade.timer",
+    "e2scrub_all.timer",
+    "fstrim.timer",
+)
 
 
 class RootfsError(Exception):
@@ -28,7 +35,11 @@ def mirror() -> str:
         for line in path.read_text(errors="replace").splitlines():
             if line.startswith("URIs:") and "debian" in line:
                 return line.split()[1]
-    for line in Path("/etc/apt/sources.list").read_text(errors="replace").splitlines() if Path("/etc/apt/sources.list").exists() else ():
+    for line in (
+        Path("/etc/apt/sources.list").read_text(errors="replace").splitlines()
+        if Path("/etc/apt/sources.list").exists()
+        else ()
+    ):
         fields = line.split()
         if fields[:1] == ["deb"] and len(fields) > 2:
             return next((field for field in fields if "://" in field), "http://deb.debian.org/debian")
@@ -60,8 +71,19 @@ def ensure(release: str, state: Path) -> Path:
 
 
 def _make(release: str, target: Path) -> None:
-    argv = ["mmdebstrap", "--quiet", "--variant=minbase", "--include=" + INCLUDE, "--skip=cleanup/apt/lists", release, str(target), mirror()]
-    result = subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    argv = [
+        "mmdebstrap",
+        "--quiet",
+        "--variant=minbase",
+        "--include=" + INCLUDE,
+        "--skip=cleanup/apt/lists",
+        release,
+        str(target),
+        mirror(),
+    ]
+    result = subprocess.run(
+        argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+    )
     if result.returncode:
         raise RootfsError("mmdebstrap failed for %s:\n%s" % (release, result.stdout[-2000:]))
     (target / "etc/machine-id").write_text("")

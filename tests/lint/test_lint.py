@@ -1,4 +1,5 @@
 """The linters are clean, and every module documents itself."""
+
 from __future__ import annotations
 
 import json
@@ -14,7 +15,9 @@ MODULES = sorted(path.stem for path in (ROOT / "library").glob("*.py"))
 
 def run(*command: str) -> str:
     environment = dict(os.environ, PATH="%s%s%s" % (BIN, os.pathsep, os.environ["PATH"]), LC_ALL="C.UTF-8")
-    done = subprocess.run([str(BIN / command[0]), *command[1:]], cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [str(BIN / command[0]), *command[1:]], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -42,4 +45,6 @@ def test_ansible_lint() -> None:
 def test_ansible_doc() -> None:
     documented = json.loads(run("ansible-doc", "--json", "-t", "module", *MODULES))
     assert sorted(documented) == MODULES
-    assert [name for name, found in documented.items() if not found["doc"]["description"] or not found["examples"]] == []
+    assert [
+        name for name, found in documented.items() if not found["doc"]["description"] or not found["examples"]
+    ] == []

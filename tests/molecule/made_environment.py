@@ -1,6 +1,8 @@
-"""The role makes the engine's environment itself, from pinned packages, on a host that has nothing. `make real-engine` runs this.
+"""The role makes the engine's environment itself, from pinned packages, on a host that has nothing. `make real-engine`
+runs this.
 
-Not collected by name: installing PyTorch on the host takes two minutes of a processor, and the scenario inference_server_real runs the same engine.
+Not collected by name: installing PyTorch on the host takes two minutes of a processor, and the scenario
+inference_server_real runs the same engine.
 """
 
 from __future__ import annotations
@@ -44,7 +46,11 @@ def inventory(tmp_path: Path) -> Iterator[Path]:
     wheels = subprocess.run([*ENVIRONMENT, "wheels"], stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
     mounts = ["--bind-ro=%s:/srv/wheels" % wheels, "--bind-ro=%s:/srv/models" % models]
     path = tmp_path / "hosts.yml"
-    path.write_text(subprocess.run([*TOOL, "up", "made-env=bookworm", *mounts], stdout=subprocess.PIPE, text=True, check=True).stdout)
+    path.write_text(
+        subprocess.run(
+            [*TOOL, "up", "made-env=bookworm", *mounts], stdout=subprocess.PIPE, text=True, check=True
+        ).stdout
+    )
     yield path
     subprocess.run([*TOOL, "down", "made-env"], check=True)
 
@@ -52,7 +58,9 @@ def inventory(tmp_path: Path) -> Iterator[Path]:
 def test_the_environment_is_made_and_serves_and_is_not_made_again(inventory: Path, tmp_path: Path) -> None:
     (tmp_path / "play.yml").write_text(PLAY)
     binaries = Path(sys.executable).parent
-    environment = dict(os.environ, PATH="%s:%s" % (binaries, os.environ["PATH"]), ANSIBLE_CONFIG=str(ROOT / "ansible.cfg"))
+    environment = dict(
+        os.environ, PATH="%s:%s" % (binaries, os.environ["PATH"]), ANSIBLE_CONFIG=str(ROOT / "ansible.cfg")
+    )
     environment.update(ANSIBLE_NOCOLOR="1", ANSIBLE_STDOUT_CALLBACK="default", ANSIBLE_HOST_KEY_CHECKING="False")
 
     def run(*command: str) -> str:

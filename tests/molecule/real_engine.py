@@ -1,6 +1,7 @@
 """The role with a real engine on the CPU, under its own unit. `make real-engine` runs this, and made_environment.py.
 
-Not collected by name: with PyTorch's installation it takes three to four minutes of both processors, and the whole suite has fifteen.
+Not collected by name: with PyTorch's installation it takes three to four minutes of both processors, and the whole
+suite has fifteen.
 """
 
 from __future__ import annotations

@@ -12,14 +12,23 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 # One that makes an environment of its own takes minutes of a processor: see real_engine.py.
-SCENARIOS = sorted(path.parent.name for path in (ROOT / "molecule").glob("*/molecule.yml") if not (path.parent / "environment.py").exists())
+SCENARIOS = sorted(
+    path.parent.name
+    for path in (ROOT / "molecule").glob("*/molecule.yml")
+    if not (path.parent / "environment.py").exists()
+)
 MAKE_HOSTS = ROOT / "tests" / "hosts" / "make_hosts.py"
 
 
 def _why_not(scenario: str) -> str:
     """Why it cannot run here: no hosts, or what the scenario needs beyond them cannot be had."""
     programs = [MAKE_HOSTS, *(ROOT / "molecule" / scenario).glob("environment.py")]
-    answers = (subprocess.run([sys.executable, str(path), "why-not"], capture_output=True, text=True, check=True).stdout.strip() for path in programs)
+    answers = (
+        subprocess.run(
+            [sys.executable, str(path), "why-not"], capture_output=True, text=True, check=True
+        ).stdout.strip()
+        for path in programs
+    )
     return next((answer for answer in answers if answer), "")
 
 
@@ -40,10 +49,23 @@ def run_scenario(scenario: str, tmp_path: Path) -> None:
     if reason:
         pytest.skip(reason)
     tools = Path(sys.executable).parent
-    environment = dict(os.environ, PATH="%s:%s" % (tools, os.environ["PATH"]), NO_COLOR="1", ANSIBLE_NOCOLOR="1", ANSIBLE_FORCE_COLOR="0")
+    environment = dict(
+        os.environ,
+        PATH="%s:%s" % (tools, os.environ["PATH"]),
+        NO_COLOR="1",
+        ANSIBLE_NOCOLOR="1",
+        ANSIBLE_FORCE_COLOR="0",
+    )
     environment.pop("ANSIBLE_CONFIG", None)
     environment["MOLECULE_EPHEMERAL_DIRECTORY"] = str(tmp_path / "molecule")
-    result = subprocess.run([str(tools / "molecule"), "test", "-s", scenario], cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    result = subprocess.run(
+        [str(tools / "molecule"), "test", "-s", scenario],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert result.returncode == 0, (result.stdout + result.stderr)[-8000:]
     assert "changed=0" in result.stdout, "the scenario ran without its idempotence step"
 

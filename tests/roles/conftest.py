@@ -1,4 +1,5 @@
 """Real systemd hosts for the tests of roles."""
+
 from __future__ import annotations
 
 import json

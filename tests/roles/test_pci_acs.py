@@ -1,4 +1,6 @@
-"""The role on a real systemd host: the PCI facts come from a recorded machine, setpci is a stand-in whose registers are files."""
+"""The role on a real systemd host: the PCI facts come from a recorded machine, setpci is a stand-in whose registers are
+files."""
+
 from __future__ import annotations
 
 import json
@@ -34,7 +36,9 @@ def ssh(host: dict[str, Any], command: str) -> str:
     return done.stdout
 
 
-def role(host: dict[str, Any], work: Path, recording: str, *options: str, group: str = "bare_metal", **variables: Any) -> tuple[int, str]:
+def role(
+    host: dict[str, Any], work: Path, recording: str, *options: str, group: str = "bare_metal", **variables: Any
+) -> tuple[int, str]:
     """(number of changed tasks, or -1 where the run failed; what was printed)."""
     address = {
         "ansible_host": host["address"],
@@ -46,7 +50,12 @@ def role(host: dict[str, Any], work: Path, recording: str, *options: str, group:
     inventory = work / "inventory.yml"
     inventory.write_text(yaml.safe_dump({group: {"hosts": {host["name"]: address}}}))
     extra = json.dumps({"gpu_host_bundle": str(RECORDED / (recording + ".jsonl.gz")), **variables})
-    environment = {**os.environ, "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"), "ANSIBLE_STDOUT_CALLBACK": "default", "NO_COLOR": "1"}
+    environment = {
+        **os.environ,
+        "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"),
+        "ANSIBLE_STDOUT_CALLBACK": "default",
+        "NO_COLOR": "1",
+    }
     playbook = str(Path(sys.executable).parent / "ansible-playbook")
     command = [playbook, "-i", str(inventory), "playbooks/pci_acs.yml", "-e", extra, *options]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=300)
@@ -67,7 +76,9 @@ def registers(host: dict[str, Any]) -> set[str]:
         ("pve-kvm", "proxmox_hosts", "vfio-pci holds GPUs for virtual machines"),
     ],
 )
-def test_it_refuses_where_isolation_rests_on_acs(machine: dict[str, Any], tmp_path: Path, recording: str, group: str, reason: str) -> None:
+def test_it_refuses_where_isolation_rests_on_acs(
+    machine: dict[str, Any], tmp_path: Path, recording: str, group: str, reason: str
+) -> None:
     changed, output = role(machine, tmp_path, recording, group=group)
     assert changed == -1 and reason in " ".join(output.split()), output
     assert registers(machine) == {"001d"}
@@ -88,12 +99,23 @@ def test_check_mode_then_cleared_then_nothing_to_do(machine: dict[str, Any], tmp
 
 def test_the_bits_are_cleared_at_each_boot_and_checked(machine: dict[str, Any], tmp_path: Path) -> None:
     ssh(machine, "cd /var/lib/setpci; for p in *; do echo 001d > $p; done")
-    reboot = [str(Path(sys.executable).parent / "ansible"), "-i", str(tmp_path / "inventory.yml"), "-m", "ansible.builtin.reboot", "px-acs"]
+    reboot = [
+        str(Path(sys.executable).parent / "ansible"),
+        "-i",
+        str(tmp_path / "inventory.yml"),
+        "-m",
+        "ansible.builtin.reboot",
+        "px-acs",
+    ]
     role(machine, tmp_path, "bare-metal", "--check")  # writes the inventory
     subprocess.run(reboot, cwd=ROOT, check=True, capture_output=True, timeout=180)
     assert registers(machine) == {"0011"}
     ssh(machine, "touch /var/lib/setpci/%s.stuck; echo 001d > /var/lib/setpci/%s" % (PORTS[0], PORTS[0]))
-    assert ssh(machine, "systemctl restart gpu-pci-acs; systemctl is-failed gpu-pci-acs || true").strip().endswith("failed")
+    assert (
+        ssh(machine, "systemctl restart gpu-pci-acs; systemctl is-failed gpu-pci-acs || true")
+        .strip()
+        .endswith("failed")
+    )
     ssh(machine, "rm /var/lib/setpci/*.stuck")
 
 

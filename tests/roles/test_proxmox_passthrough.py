@@ -1,4 +1,5 @@
 """The role on a real systemd host, with stand-ins for Proxmox's own programs and for the cards."""
+
 from __future__ import annotations
 
 import json
@@ -48,10 +49,17 @@ class Proxmox:
     def role(self, guests: list[dict[str, Any]], *options: str, **variables: Any) -> tuple[int, str]:
         """(number of changed tasks, or -1 where the run failed; what was printed)."""
         extra = json.dumps({"proxmox_passthrough_guests": guests, **variables})
-        environment = {**os.environ, "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"), "ANSIBLE_STDOUT_CALLBACK": "default", "NO_COLOR": "1"}
+        environment = {
+            **os.environ,
+            "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"),
+            "ANSIBLE_STDOUT_CALLBACK": "default",
+            "NO_COLOR": "1",
+        }
         playbook = str(Path(sys.executable).parent / "ansible-playbook")
         command = [playbook, "-i", str(self.inventory), "playbooks/proxmox.yml", "-e", extra, *options]
-        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=300)
+        done = subprocess.run(
+            command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=300
+        )
         recap = [line for line in done.stdout.splitlines() if "changed=" in line and line.startswith(self.host["name"])]
         changed = int(recap[-1].partition("changed=")[2].split()[0]) if done.returncode == 0 and recap else -1
         return changed, done.stdout + done.stderr
@@ -63,17 +71,24 @@ def proxmox(make_host: Callable[..., dict[str, Any]], tmp_path_factory: pytest.T
     for minor, address in enumerate(GPUS):
         device = work / "pci" / address
         device.mkdir(parents=True)
-        (device / "uevent").write_text("DRIVER=nvidia\nPCI_CLASS=30200\nPCI_ID=10DE:2BB5\nPCI_SUBSYS_ID=10DE:204E\nPCI_SLOT_NAME=%s\n" % address)
+        (device / "uevent").write_text(
+            "DRIVER=nvidia\nPCI_CLASS=30200\nPCI_ID=10DE:2BB5\nPCI_SUBSYS_ID=10DE:204E\nPCI_SLOT_NAME=%s\n" % address
+        )
         card = work / "driver" / "nvidia" / "gpus" / address
         card.mkdir(parents=True)
         (card / "information").write_text("Model: \t\t NVIDIA\nDevice Minor: \t %d\n" % minor)
-    (work / "devices").write_text("Character devices:\n  1 mem\n195 nvidia\n511 nvidia-uvm\n\nBlock devices:\n259 blkext\n")
+    (work / "devices").write_text(
+        "Character devices:\n  1 mem\n195 nvidia\n511 nvidia-uvm\n\nBlock devices:\n259 blkext\n"
+    )
     (work / "cmdline").write_text("BOOT_IMAGE=/boot/vmlinuz root=/dev/x ro quiet\n")
     binds = ["--bind-ro=%s:/opt/pve" % PVE, "--bind-ro=%s:/opt/fake" % work]
     host = make_host("px-pve", "trixie", *binds)
     made = Proxmox(host, work)
     made.ssh("mkdir -p /etc/pve/qemu-server /etc/pve/lxc /etc/default/grub.d /run/qemu-server")
-    made.ssh("for t in qm pct lxc-info; do ln -s /opt/pve/bin/$t /usr/local/sbin/$t; done; ln -s /opt/pve/update-grub /usr/sbin/update-grub")
+    made.ssh(
+        "for t in qm pct lxc-info; do ln -s /opt/pve/bin/$t /usr/local/sbin/$t; done; ln -s /opt/pve/update-grub "
+        "/usr/sbin/update-grub"
+    )
     made.ssh("ln -s /opt/pve/nvidia-modprobe /usr/bin/nvidia-modprobe")
     made.ssh("cp /opt/pve/pve-guests.service /etc/systemd/system/ && systemctl enable pve-guests")
     made.ssh("echo 'GRUB_CMDLINE_LINUX_DEFAULT=\"quiet\"' > /etc/default/grub")
@@ -85,7 +100,12 @@ def proxmox(make_host: Callable[..., dict[str, Any]], tmp_path_factory: pytest.T
 
 def _as_the_kernel(proxmox: Proxmox) -> None:
     """Lay the stand-ins over /proc and /sys; a reboot takes them away."""
-    places = {"devices": "/proc/devices", "cmdline": "/proc/cmdline", "driver": "/proc/driver", "pci": "/sys/bus/pci/devices"}
+    places = {
+        "devices": "/proc/devices",
+        "cmdline": "/proc/cmdline",
+        "driver": "/proc/driver",
+        "pci": "/sys/bus/pci/devices",
+    }
     for name, place in places.items():
         script = str(ROOT / "tests" / "hosts" / "make_hosts.py")
         command = [sys.executable, script, "enter", proxmox.host["name"], "mount", "--bind", "/opt/fake/" + name, place]
@@ -126,7 +146,13 @@ def test_a_container_gets_all_gpus_and_a_second_run_changes_nothing(proxmox: Pro
 def test_the_nodes_are_there_before_the_guests_after_a_boot(proxmox: Proxmox) -> None:
     proxmox.ssh("rm -f /dev/nvidia* /var/lib/nodes-at-guest-start")
     ping = "-i %s -m ansible.builtin.reboot px-pve" % proxmox.inventory
-    subprocess.run([str(Path(sys.executable).parent / "ansible"), *ping.split()], cwd=ROOT, check=True, capture_output=True, timeout=180)
+    subprocess.run(
+        [str(Path(sys.executable).parent / "ansible"), *ping.split()],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        timeout=180,
+    )
     nodes = proxmox.ssh("cat /var/lib/nodes-at-guest-start").split()
     assert nodes == ["nvidia-uvm", "nvidia-uvm-tools", "nvidia0", "nvidia1", "nvidiactl"]
     assert proxmox.ssh("systemctl is-active gpu-device-nodes.service").strip() == "active"
@@ -160,10 +186,15 @@ def test_cards_go_from_a_container_to_a_vm(proxmox: Proxmox) -> None:
 
 
 def test_the_command_line_of_systemd_boot(proxmox: Proxmox) -> None:
-    (proxmox.work / "cmdline").write_text("initrd=\\EFI\\proxmox\\6.14\\initrd.img root=ZFS=rpool/ROOT/pve-1 boot=zfs iommu=off\n")
+    (proxmox.work / "cmdline").write_text(
+        "initrd=\\EFI\\proxmox\\6.14\\initrd.img root=ZFS=rpool/ROOT/pve-1 boot=zfs iommu=off\n"
+    )
     proxmox.ssh("mkdir -p /etc/kernel; echo 'root=ZFS=rpool/ROOT/pve-1 boot=zfs iommu=off' > /etc/kernel/cmdline")
     proxmox.ssh("echo AAAA-0001 > /etc/kernel/proxmox-boot-uuids")
-    proxmox.ssh("printf '#!/bin/sh\\necho $1 >> /var/lib/refreshed\\n' > /usr/sbin/proxmox-boot-tool; chmod +x /usr/sbin/proxmox-boot-tool")
+    proxmox.ssh(
+        "printf '#!/bin/sh\\necho $1 >> /var/lib/refreshed\\n' > /usr/sbin/proxmox-boot-tool; chmod +x "
+        "/usr/sbin/proxmox-boot-tool"
+    )
     changed, output = proxmox.role(VM_GUEST)
     assert changed == 2, output  # the file and the handler
     assert proxmox.ssh("cat /etc/kernel/cmdline") == "root=ZFS=rpool/ROOT/pve-1 boot=zfs iommu=pt\n"
@@ -174,7 +205,10 @@ def test_the_command_line_of_systemd_boot(proxmox: Proxmox) -> None:
 @pytest.mark.parametrize(
     ("guests", "message"),
     [
-        ([{"vmid": 101, "type": "vm", "gpus": GPUS[:1]}, {"vmid": 102, "type": "lxc", "gpus": ["all"]}], "A GPU belongs to one VM"),
+        (
+            [{"vmid": 101, "type": "vm", "gpus": GPUS[:1]}, {"vmid": 102, "type": "lxc", "gpus": ["all"]}],
+            "A GPU belongs to one VM",
+        ),
         ([{"vmid": 101, "type": "vm", "gpus": [], "machin": "q35"}], "machin"),
     ],
 )

@@ -23,7 +23,11 @@ ROOT = Path(__file__).resolve().parents[2]
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("checks of GPU hosts")
     group.addoption("--check-tags", default="", help="only checks with one of these tags, as in validate.yml --tags")
-    group.addoption("--validate-arguments", default="", help="further arguments for ansible-playbook, such as '--become -e @site.yml'")
+    group.addoption(
+        "--validate-arguments",
+        default="",
+        help="further arguments for ansible-playbook, such as '--become -e @site.yml'",
+    )
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -33,7 +37,9 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 def all_checks() -> list[dict[str, Any]]:
     """The checks of checks/*.yml: their ids name the test cases."""
-    return [check for path in sorted((ROOT / "checks").glob("*.yml")) for check in yaml.safe_load(path.read_text()) or []]
+    return [
+        check for path in sorted((ROOT / "checks").glob("*.yml")) for check in yaml.safe_load(path.read_text()) or []
+    ]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -49,7 +55,11 @@ def report(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     directory = tmp_path_factory.mktemp("reports")
     inventory = request.config.getoption("ansible_inventory", None)
     tags = request.config.getoption("check_tags")
-    argv = [str(Path(sys.executable).parent / "ansible-playbook"), "validate.yml", *(["-i", os.path.abspath(inventory)] if inventory else [])]
+    argv = [
+        str(Path(sys.executable).parent / "ansible-playbook"),
+        "validate.yml",
+        *(["-i", os.path.abspath(inventory)] if inventory else []),
+    ]
     argv += ["--tags", tags] if tags else []
     argv += request.config.getoption("validate_arguments").split()
     environment = dict(os.environ, GPU_HOST_REPORTS_DIR=str(directory), ANSIBLE_NOCOLOR="1")
@@ -65,6 +75,9 @@ def results(host: Any, report: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """Check id -> result, of the host that testinfra is at."""
     name = host.backend.get_hostname()
     own = report["hosts"].get(name)
-    assert own is not None, "%s is not in the inventory that was validated; it holds %s" % (name, ", ".join(sorted(report["hosts"])))
+    assert own is not None, "%s is not in the inventory that was validated; it holds %s" % (
+        name,
+        ", ".join(sorted(report["hosts"])),
+    )
     assert own["results"], "%s was not validated: %s" % (name, own["message"])
     return {result["id"]: {**report["checks"].get(result["id"], {}), **result} for result in own["results"]}

@@ -1,4 +1,5 @@
 """Checks and a Templar for tests of the engine."""
+
 from __future__ import annotations
 
 import copy
@@ -35,7 +36,9 @@ def load(directory: Path, *items: Any) -> list[checks.Check]:
     return checks.load(str(directory), lambda path: loader.load_from_file(path, trusted_as_template=True))
 
 
-def judge(directory: Path, host: dict[str, Any], *items: Any, expected: dict[str, Any] | None = None, waived: Any = ()) -> list[dict[str, Any]]:
+def judge(
+    directory: Path, host: dict[str, Any], *items: Any, expected: dict[str, Any] | None = None, waived: Any = ()
+) -> list[dict[str, Any]]:
     """The results of `items` on `host`."""
     variables = engine.variables(host, expected, "gpu1")
     templar = Templar(loader=DataLoader(), variables=variables)

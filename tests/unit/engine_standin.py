@@ -61,21 +61,43 @@ class Server:
         while time.monotonic() < until:
             verdict = watch.look(self.facts(light=True, generate="never", patience_scale=scale), time.monotonic())
             if verdict.state == "ready":
-                return of_answers(self.facts(light=True, generate="always"), answers.get("model"), answers.get("context")), watch
+                return of_answers(
+                    self.facts(light=True, generate="always"), answers.get("model"), answers.get("context")
+                ), watch
             if verdict.state != "waiting":
                 return verdict, watch
             time.sleep(0.1)
-        raise AssertionError("no verdict within %g s: %s\n%s" % (limit, watch.history, self.log.read_text(errors="replace")[-2000:]))
+        raise AssertionError(
+            "no verdict within %g s: %s\n%s" % (limit, watch.history, self.log.read_text(errors="replace")[-2000:])
+        )
 
 
 @contextlib.contextmanager
-def running(home: Path, scenario: str, speed: float = 20.0, words: tuple[str, ...] = (), ranks: int = 2, **environment: str) -> Iterator[Server]:
-    """The stand-in with this scenario, ended afterwards with everything that it started. PATH is this process's while it runs."""
+def running(
+    home: Path, scenario: str, speed: float = 20.0, words: tuple[str, ...] = (), ranks: int = 2, **environment: str
+) -> Iterator[Server]:
+    """The stand-in with this scenario, ended afterwards with everything that it started. PATH is this process's while
+    it runs."""
     port = free_port()
     before = dict(os.environ)
     os.environ.update(STANDIN_STATE=str(home), PATH="%s:%s" % (ENGINE / "bin", before["PATH"]))
-    settings = dict(os.environ, PYTHONPATH=str(ENGINE), STANDIN_SCENARIO=scenario, STANDIN_SPEED=str(speed), HOME=str(home), **environment)
-    command = [sys.executable, "-m", "sglang.launch_server", "--model", "lukealonso/GLM-5-NVFP4", "--served-model-name", "glm-5"]
+    settings = dict(
+        os.environ,
+        PYTHONPATH=str(ENGINE),
+        STANDIN_SCENARIO=scenario,
+        STANDIN_SPEED=str(speed),
+        HOME=str(home),
+        **environment,
+    )
+    command = [
+        sys.executable,
+        "-m",
+        "sglang.launch_server",
+        "--model",
+        "lukealonso/GLM-5-NVFP4",
+        "--served-model-name",
+        "glm-5",
+    ]
     command += ["--tp", str(ranks), "--host", "127.0.0.1", "--port", str(port), "--enable-metrics", *words]
     with open(home / "server.log", "ab") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log, env=settings, cwd=home, start_new_session=True)

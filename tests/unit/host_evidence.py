@@ -36,7 +36,13 @@ class Host(BundleEvidence):
 
     def directory(self, path: str, entries: dict[str, dict[str, Any]] | None = None, status: str = "ok") -> Host:
         """`entries`: name -> fields of an Entry, {} for a file."""
-        self.add({"list": path, "status": status, "entries": {name: {"kind": "file", **fields} for name, fields in (entries or {}).items()}})
+        self.add(
+            {
+                "list": path,
+                "status": status,
+                "entries": {name: {"kind": "file", **fields} for name, fields in (entries or {}).items()},
+            }
+        )
         return self
 
     def command(self, argv: Any, stdout: str = "", rc: int = 0, stderr: str = "", **rest: Any) -> Host:

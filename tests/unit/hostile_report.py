@@ -1,4 +1,5 @@
 """A report whose every captured text tries to be something else than text."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -21,14 +22,32 @@ def report() -> dict[str, Any]:
     """Two hosts of 16 GPUs with hostile text wherever a host, a device or a file name decides what stands there."""
     made = samples.report()
     name = "gpu`|<i>" + SCRIPT
-    facts = probed(host(16), p0_1=pair(30.0, 13.7, "staged", reason=HOSTILE), p3_4=pair(verdict=HOSTILE), p5_6=pair(40.0, verdict="slow"))
+    facts = probed(
+        host(16),
+        p0_1=pair(30.0, 13.7, "staged", reason=HOSTILE),
+        p3_4=pair(verdict=HOSTILE),
+        p5_6=pair(40.0, verdict="slow"),
+    )
     facts["probe"]["cuda"] = {"initialised": False, "result_name": HOSTILE, "causes": [HOSTILE]}
     facts["gpus"].update(count=16, models=[HOSTILE])
     for gpu in facts["gpus"]["devices"].values():
-        gpu.update(name=HOSTILE, bar1_mib=131072, memory_total_mib=97887, memory_used_mib=4, power_draw_w=31.5, power_limit_w=600.0, ecc=True)
+        gpu.update(
+            name=HOSTILE,
+            bar1_mib=131072,
+            memory_total_mib=97887,
+            memory_used_mib=4,
+            power_draw_w=31.5,
+            power_limit_w=600.0,
+            ecc=True,
+        )
     facts["pci"] = {
-        "gpus": {a: {"root_complex": "pci0000:00", "path": ["0000:00:01.1"], "name": HOSTILE, "link": None} for a in facts["gpus"]["devices"]},
-        "bridges": {"0000:00:01.1": {"kind": HOSTILE, "acs": {"present": True, "redirects": True, "control_raw": HOSTILE}}},
+        "gpus": {
+            a: {"root_complex": "pci0000:00", "path": ["0000:00:01.1"], "name": HOSTILE, "link": None}
+            for a in facts["gpus"]["devices"]
+        },
+        "bridges": {
+            "0000:00:01.1": {"kind": HOSTILE, "acs": {"present": True, "redirects": True, "control_raw": HOSTILE}}
+        },
         "redirecting_root_ports": [{"address": "0000:00:01.1"}],
     }
     facts["virtualization"] = {"placement": HOSTILE, "dmi": {"sys_vendor": HOSTILE, "product_name": LONG}}

@@ -1,4 +1,5 @@
 """The stand-in for libcuda.so.1, compiled once for the tests that run the real worker on it."""
+
 from __future__ import annotations
 
 import os
@@ -48,7 +49,9 @@ def environment(**variables: str) -> Iterator[None]:
 class Host(ProbeEvidence):
     """A live host whose nvidia-smi says what the test wants, and whose libcuda is the stand-in."""
 
-    def __init__(self, library: Path, answers: dict[tuple[str, ...], str] | None = None, limit_s: float = 60, **steered: str) -> None:
+    def __init__(
+        self, library: Path, answers: dict[tuple[str, ...], str] | None = None, limit_s: float = 60, **steered: str
+    ) -> None:
         super().__init__({"buffer_mib": 1, "init_limit_s": 30}, limit_s)
         self._variables = {"LD_LIBRARY_PATH": str(library), **steered}
         self._answers = IDLE if answers is None else answers
@@ -58,13 +61,19 @@ class Host(ProbeEvidence):
             with environment(**self._variables):
                 return super().run(argv, timeout)
         said = self._answers.get(tuple(argv))
-        return Outcome(tuple(argv), "absent") if said is None else Outcome(tuple(argv), "ok", rc=0, stdout=said.encode())
+        return (
+            Outcome(tuple(argv), "absent") if said is None else Outcome(tuple(argv), "ok", rc=0, stdout=said.encode())
+        )
 
     def facts(self, **params: Any) -> dict[str, Any]:
-        return p2p_probe.facts(self, {"when_busy": "skip", "collective": "false", **params}, Errors("probe"), self.only_initialise)
+        return p2p_probe.facts(
+            self, {"when_busy": "skip", "collective": "false", **params}, Errors("probe"), self.only_initialise
+        )
 
 
-def run_probe(library: Path, limit_s: float = 60, options: dict[str, Any] | None = None, **steered: str) -> dict[str, Any]:
+def run_probe(
+    library: Path, limit_s: float = 60, options: dict[str, Any] | None = None, **steered: str
+) -> dict[str, Any]:
     """The raw result of one probe on the stand-in."""
     with environment(LD_LIBRARY_PATH=str(library), **steered):
         return Probe({"buffer_mib": 1, "init_limit_s": 30, **(options or {})}, limit_s).run()

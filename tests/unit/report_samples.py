@@ -1,4 +1,5 @@
 """A small run to make reports of: one host ready, one with a cause and its symptoms, one unreachable."""
+
 from __future__ import annotations
 
 import json
@@ -33,7 +34,10 @@ def run() -> collector.Collector:
 
 
 def chipset(status: str = "fail", **more: Any) -> dict[str, Any]:
-    found = {"found": "i440FX chipset (440FX - 82441FX PMC [Natoma])", "why": "i440FX has no PCIe root ports. A second sentence."}
+    found = {
+        "found": "i440FX chipset (440FX - 82441FX PMC [Natoma])",
+        "why": "i440FX has no PCIe root ports. A second sentence.",
+    }
     remedy = {
         "on": "hypervisor",
         "text": "Give the VM a Q35 machine, then stop and start it.",
@@ -52,14 +56,21 @@ def broken_host() -> list[dict[str, Any]]:
         chipset(),
         result("p2p_granted", "fail", found="56 of 56 directed pairs NS (not supported)"),
         result("p2p_fast", "unknown", reason="the P2P probe has not run on this host"),
-        result("acs_redirect_off", "unknown", reason="needs root: /sys/bus/pci/devices/0000:00:01.0/config", needs_root=True),
+        result(
+            "acs_redirect_off",
+            "unknown",
+            reason="needs root: /sys/bus/pci/devices/0000:00:01.0/config",
+            needs_root=True,
+        ),
         result("gpu_persistence_on", "fail", severity="warning", found="persistence mode is off on 8 of 8 GPUs"),
         result("nvlink_expected", "skip", reason="no NVLink is expected"),
         result("memlock_unlimited", "waived", found="64 KiB", waiver=waiver),
     ]
 
 
-def judged(results: list[dict[str, Any]], problems: tuple[str, ...] = (), facts: dict[str, Any] | None = None) -> dict[str, Any]:
+def judged(
+    results: list[dict[str, Any]], problems: tuple[str, ...] = (), facts: dict[str, Any] | None = None
+) -> dict[str, Any]:
     """What run_checks returns."""
     causes.fill_in(results)
     return {**verdict.of(results, problems), "checks_dir": loaded.OWN, "report_facts": json.dumps(facts or {})}
@@ -68,7 +79,12 @@ def judged(results: list[dict[str, Any]], problems: tuple[str, ...] = (), facts:
 def report() -> dict[str, Any]:
     """The report of the run."""
     found = run()
-    found.results("gpu2", judged([result(entry["id"], explains=entry["explains"], severity=entry["severity"]) for entry in broken_host()]))
+    found.results(
+        "gpu2",
+        judged(
+            [result(entry["id"], explains=entry["explains"], severity=entry["severity"]) for entry in broken_host()]
+        ),
+    )
     facts = digest.of({"evidence": {"recorded": True}, "gpus": {"count": 8}, "kernel_log": "not kept"})
     found.results("gpu10", judged(broken_host(), facts=facts))
     found.failed("gpu3", "Failed to connect to the host via ssh: Connection refused", unreachable=True)

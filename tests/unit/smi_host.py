@@ -1,4 +1,5 @@
 """A host's nvidia-smi, as the records of a bundle: what each command printed."""
+
 from __future__ import annotations
 
 import functools
@@ -19,7 +20,9 @@ def evidence(answers: Answers) -> bundle.BundleEvidence:
     records = []
     for argv, answer in answers.items():
         stdout = answer.encode() if isinstance(answer, str) else answer
-        records.append(bundle.encode_outcome(stdout if isinstance(stdout, Outcome) else Outcome(argv, OK, rc=0, stdout=stdout)))
+        records.append(
+            bundle.encode_outcome(stdout if isinstance(stdout, Outcome) else Outcome(argv, OK, rc=0, stdout=stdout))
+        )
     return bundle.BundleEvidence({}, records)
 
 
@@ -46,7 +49,8 @@ def xml(gpus_xml: str, attached: object = 1, driver: str = "595.58.03") -> str:
     """A log of ``nvidia-smi -q -x`` around the blocks of its GPUs."""
     return (
         '<?xml version="1.0" ?>\n<!DOCTYPE nvidia_smi_log SYSTEM "nvsmi_device_v13.dtd">\n<nvidia_smi_log>\n'
-        "<driver_version>%s</driver_version><attached_gpus>%s</attached_gpus>\n%s\n</nvidia_smi_log>\n" % (driver, attached, gpus_xml)
+        "<driver_version>%s</driver_version><attached_gpus>%s</attached_gpus>\n%s\n</nvidia_smi_log>\n"
+        % (driver, attached, gpus_xml)
     )
 
 
@@ -78,4 +82,7 @@ def block(address: str = "00000000:01:00.0", **elements: str) -> str:
         "processes": "",
         **elements,
     }
-    return '<gpu id="%s">%s</gpu>' % (address, "".join("<%s>%s</%s>" % (name, text, name) for name, text in known.items() if text != "absent"))
+    return '<gpu id="%s">%s</gpu>' % (
+        address,
+        "".join("<%s>%s</%s>" % (name, text, name) for name, text in known.items() if text != "absent"),
+    )

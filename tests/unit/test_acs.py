@@ -1,4 +1,5 @@
 """Which ports decide about a pair of GPUs."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -13,19 +14,30 @@ def gpu(path: list[str] | None, root: str | None = "pci0000:00") -> dict[str, An
 
 def port(kind: str = "downstream", redirects: bool | None = False) -> dict[str, Any]:
     control = {"request_redirect": bool(redirects), "completion_redirect": False}
-    return {"kind": kind, "acs": {"present": redirects is not None, "control": control, "control_raw": "0004", "redirects": redirects}}
+    return {
+        "kind": kind,
+        "acs": {"present": redirects is not None, "control": control, "control_raw": "0004", "redirects": redirects},
+    }
 
 
-@pytest.mark.parametrize(("first", "second", "relation", "ports"), [
-    (["r1", "u", "d1"], ["r1", "u", "d2"], "same_switch", ["d1", "d2"]),
-    (["r1", "u", "d1", "u2", "d3"], ["r1", "u", "d2"], "same_switch", ["d1", "d2"]),  # cascaded switches: only the turn counts
-    (["r1", "u", "d1", "u2", "d3"], ["r1", "u", "d1", "u2", "d4"], "same_switch", ["d3", "d4"]),
-    (["r1"], ["r2"], "same_root_complex", ["r1", "r2"]),
-    (["r1", "u", "d1"], ["r2"], "same_root_complex", ["r1", "r2"]),
-    ([], [], "same_root_complex", []),  # a flat bus, as virtual machines have
-    (["p"], ["p"], "same_bridge", []),
-    (None, ["r2"], None, []),
-])
+@pytest.mark.parametrize(
+    ("first", "second", "relation", "ports"),
+    [
+        (["r1", "u", "d1"], ["r1", "u", "d2"], "same_switch", ["d1", "d2"]),
+        (
+            ["r1", "u", "d1", "u2", "d3"],
+            ["r1", "u", "d2"],
+            "same_switch",
+            ["d1", "d2"],
+        ),  # cascaded switches: only the turn counts
+        (["r1", "u", "d1", "u2", "d3"], ["r1", "u", "d1", "u2", "d4"], "same_switch", ["d3", "d4"]),
+        (["r1"], ["r2"], "same_root_complex", ["r1", "r2"]),
+        (["r1", "u", "d1"], ["r2"], "same_root_complex", ["r1", "r2"]),
+        ([], [], "same_root_complex", []),  # a flat bus, as virtual machines have
+        (["p"], ["p"], "same_bridge", []),
+        (None, ["r2"], None, []),
+    ],
+)
 def test_where_traffic_turns(first: Any, second: Any, relation: str | None, ports: list[str]) -> None:
     bridges = {"p": port("pci_bridge")}
     (pair,) = acs.pairs_of({"a": gpu(first), "b": gpu(second)}, bridges)

@@ -1,4 +1,5 @@
 """What identifies a machine goes, what is evidence stays."""
+
 from __future__ import annotations
 
 import json
@@ -36,7 +37,17 @@ def test_identifiers_go(secret: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "evidence", ["00000000:01:00.0", "0000:e1:00.0", "580.159.04", "96.00.A5.00.1A", "127.0.0.1", "97887 MiB", "10de:2bb5", "0x13 0x1d"]
+    "evidence",
+    [
+        "00000000:01:00.0",
+        "0000:e1:00.0",
+        "580.159.04",
+        "96.00.A5.00.1A",
+        "127.0.0.1",
+        "97887 MiB",
+        "10de:2bb5",
+        "0x13 0x1d",
+    ],
 )
 def test_evidence_stays(evidence: str) -> None:
     assert read(anonymise(made("a %s b" % evidence)), "/f0") == "a %s b" % evidence
@@ -59,5 +70,7 @@ def test_no_manifest_is_refused() -> None:
 
 @pytest.mark.parametrize("name", ["host", "nvidia", "vm"])
 def test_a_name_that_is_a_word_of_the_evidence_stays(name: str) -> None:
-    text = bundle.dump({"host": name, "captured_at": 1.0}, [{"read": "/f0", "status": "ok", "text": "PCI host bridge, nvidia, vm"}])
+    text = bundle.dump(
+        {"host": name, "captured_at": 1.0}, [{"read": "/f0", "status": "ok", "text": "PCI host bridge, nvidia, vm"}]
+    )
     assert read(anonymise(text, "h"), "/f0") == "PCI host bridge, nvidia, vm"

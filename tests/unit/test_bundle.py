@@ -19,12 +19,16 @@ MANIFEST = {"host": "h", "captured_at": 5.5, "uid": 0}
 class Scripted(Evidence):
     """Answers from three tables."""
 
-    def __init__(self, reads: dict[str, Reading], lists: dict[str, Listing], runs: dict[tuple[str, ...], Outcome]) -> None:
+    def __init__(
+        self, reads: dict[str, Reading], lists: dict[str, Listing], runs: dict[tuple[str, ...], Outcome]
+    ) -> None:
         self.reads, self.lists, self.runs = reads, lists, runs
 
     def read(self, path: str, limit: int = interface.READ_LIMIT_BYTES) -> Reading:
         found = self.reads[path]
-        return found if found.data is None or len(found.data) <= limit else Reading(path, "ok", found.data[:limit], True)
+        return (
+            found if found.data is None or len(found.data) <= limit else Reading(path, "ok", found.data[:limit], True)
+        )
 
     def list(self, path: str) -> Listing:
         return self.lists[path]
@@ -48,7 +52,9 @@ def round_trip(source: Scripted) -> bundle.BundleEvidence:
 
 
 # File names as the kernel gives them: any bytes, which Python shows with lone surrogates.
-NAMES = st.binary(min_size=1, max_size=12).map(lambda data: data.replace(b"/", b"_").replace(b"\0", b"_").decode("utf-8", "surrogateescape"))
+NAMES = st.binary(min_size=1, max_size=12).map(
+    lambda data: data.replace(b"/", b"_").replace(b"\0", b"_").decode("utf-8", "surrogateescape")
+)
 PATHS = NAMES.map(lambda name: "/sys/" + name)
 READINGS = st.builds(Reading, PATHS, st.just("ok"), st.binary(max_size=60), st.booleans()) | st.builds(
     Reading, PATHS, st.sampled_from(["absent", "denied", "failed"]), st.none(), st.just(False), st.text(max_size=10)
@@ -65,7 +71,9 @@ ENTRIES = st.builds(
     st.none() | st.integers(0, 1 << 40),
     st.none() | st.floats(0, 4e9),
 )
-LISTINGS = st.builds(Listing, PATHS, st.just("ok"), st.dictionaries(NAMES, ENTRIES, max_size=4)) | st.builds(Listing, PATHS, st.just("denied"))
+LISTINGS = st.builds(Listing, PATHS, st.just("ok"), st.dictionaries(NAMES, ENTRIES, max_size=4)) | st.builds(
+    Listing, PATHS, st.just("denied")
+)
 OUTCOMES = st.builds(
     Outcome,
     st.lists(NAMES, min_size=1, max_size=3).map(tuple),
@@ -79,7 +87,11 @@ OUTCOMES = st.builds(
 )
 
 
-@given(readings=st.lists(READINGS, max_size=4), listings=st.lists(LISTINGS, max_size=4), outcomes=st.lists(OUTCOMES, max_size=4))
+@given(
+    readings=st.lists(READINGS, max_size=4),
+    listings=st.lists(LISTINGS, max_size=4),
+    outcomes=st.lists(OUTCOMES, max_size=4),
+)
 def test_what_goes_in_comes_out(readings: list[Reading], listings: list[Listing], outcomes: list[Outcome]) -> None:
     source = Scripted({r.path: r for r in readings}, {li.path: li for li in listings}, {o.argv: o for o in outcomes})
     loaded = round_trip(source)
@@ -153,11 +165,17 @@ HEAD = json.dumps({"bundle": 1, **MANIFEST})
         ((HEAD + "\n" + LINE + "\n" + LINE[:20]).encode(), "B line 3: not JSON"),
         ((HEAD + '\n{"seen": 1}').encode(), "B line 2: not an evidence record"),
         ((HEAD + '\n{"read": "/f"}').encode(), "B line 2: not an evidence record"),
-        ((HEAD + '\n{"read": "/f", "status": "ok"}').encode(), "B line 2: not an evidence record (status ok without content)"),
+        (
+            (HEAD + '\n{"read": "/f", "status": "ok"}').encode(),
+            "B line 2: not an evidence record (status ok without content)",
+        ),
         ((HEAD + '\n{"read": "/f", "status": "ok", "text": 5}').encode(), "B line 2: not an evidence record"),
         ((HEAD + '\n{"read": "/f", "status": "ok", "base64": "!"}').encode(), "B line 2: not an evidence record"),
         ((HEAD + '\n{"list": "/d", "status": "ok", "entries": [1]}').encode(), "B line 2: not an evidence record"),
-        ((HEAD + '\n{"list": "/d", "status": "ok", "entries": {"a": {"colour": "red"}}}').encode(), "B line 2: not an evidence record"),
+        (
+            (HEAD + '\n{"list": "/d", "status": "ok", "entries": {"a": {"colour": "red"}}}').encode(),
+            "B line 2: not an evidence record",
+        ),
         ((HEAD + '\n{"run": 5, "status": "ok"}').encode(), "B line 2: not an evidence record"),
         ((HEAD + '\n{"run": ["x"], "status": "ok", "seconds": "long"}').encode(), "B line 2: not an evidence record"),
         ((HEAD + "\n" + "[" * 100000).encode(), "B line 2: not JSON"),
@@ -184,7 +202,15 @@ def test_a_decompression_bomb_is_refused(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 GOOD = bundle.compress(
-    HEAD + "\n" + "\n".join([LINE, '{"list": "/d", "status": "ok", "entries": {"a": {"kind": "file"}}}', '{"run": ["x"], "status": "ok", "rc": 0}'])
+    HEAD
+    + "\n"
+    + "\n".join(
+        [
+            LINE,
+            '{"list": "/d", "status": "ok", "entries": {"a": {"kind": "file"}}}',
+            '{"run": ["x"], "status": "ok", "rc": 0}',
+        ]
+    )
 )
 
 

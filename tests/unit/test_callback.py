@@ -1,4 +1,5 @@
 """The report callback: whatever goes wrong, the run never looks clean."""
+
 from __future__ import annotations
 
 import importlib.util
@@ -50,7 +51,11 @@ def callback(tmp_path: Path) -> Any:
 
 def play(*actions: str) -> Any:
     tasks = [SimpleNamespace(action=action) for action in actions]
-    return SimpleNamespace(compile=lambda: [SimpleNamespace(block=[SimpleNamespace(block=tasks, rescue=[], always=[])], rescue=[], always=[])])
+    return SimpleNamespace(
+        compile=lambda: [
+            SimpleNamespace(block=[SimpleNamespace(block=tasks, rescue=[], always=[])], rescue=[], always=[])
+        ]
+    )
 
 
 def outcome(host: str, action: str, result: dict[str, Any]) -> Any:
@@ -162,7 +167,9 @@ def test_quiet_says_nothing_where_all_is_well(quiet: Any) -> None:
 
 def test_quiet_says_one_line_where_something_failed(quiet: Any) -> None:
     quiet.v2_runner_on_failed(outcome("gpu1", "run_checks", samples.judged(samples.broken_host())))
-    assert quiet._display.lines == ["failed: [gpu1] 2 failed: chipset_supports_p2p, p2p_granted; 2 unknown: p2p_fast, acs_redirect_off"]
+    assert quiet._display.lines == [
+        "failed: [gpu1] 2 failed: chipset_supports_p2p, p2p_granted; 2 unknown: p2p_fast, acs_redirect_off"
+    ]
 
 
 def test_quiet_says_more_with_v(quiet: Any) -> None:

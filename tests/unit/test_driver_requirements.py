@@ -27,7 +27,11 @@ from ansible.module_utils.gpu_host.nvidia import driver_requirements as requirem
 )
 def test_gpus(device_id: int, architecture: str | None, driver: str | None, modules: str | None) -> None:
     found = requirements.architecture(device_id)
-    assert (found.name if found else None, requirements.minimum_driver(device_id), found.modules if found else None) == (
+    assert (
+        found.name if found else None,
+        requirements.minimum_driver(device_id),
+        found.modules if found else None,
+    ) == (
         architecture,
         driver,
         modules,
@@ -75,7 +79,9 @@ def test_the_tables_are_in_order() -> None:
 
 
 def test_a_mixed_host() -> None:
-    facts = requirements.of_gpus({"0000:02:00.0": 0x2BB5, "0000:01:00.0": 0x1DB6, "0000:03:00.0": 0xFFFF}, "570.133.07", "open")
+    facts = requirements.of_gpus(
+        {"0000:02:00.0": 0x2BB5, "0000:01:00.0": 0x1DB6, "0000:03:00.0": 0xFFFF}, "570.133.07", "open"
+    )
     assert list(facts["gpus"]) == ["0000:01:00.0", "0000:02:00.0", "0000:03:00.0"]
     assert facts["below_minimum"] == ["0000:02:00.0"] and facts["wrong_flavor"] == ["0000:01:00.0"]
     assert facts["minimum_driver"] == "575.57.08" and facts["minimum_toolkit"] == "12.8"

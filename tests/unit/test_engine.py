@@ -1,4 +1,6 @@
-"""The engine: statuses, three-valued conditions, causes; what is unknown never passes, what is captured is never a template."""
+"""The engine: statuses, three-valued conditions, causes; what is unknown never passes, what is captured is never a
+template."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -16,7 +18,15 @@ def one(directory: Path, host: dict[str, Any], expected: dict[str, Any] | None =
     return judge(directory, host, item(**more), expected=expected)[0]
 
 
-HOST = {"yes": True, "no": False, "null": None, "name": "H200", "count": 8, "list": [], "inner": {"null": None, "one": 1}}
+HOST = {
+    "yes": True,
+    "no": False,
+    "null": None,
+    "name": "H200",
+    "count": 8,
+    "list": [],
+    "inner": {"null": None, "one": 1},
+}
 
 
 @pytest.mark.parametrize(
@@ -68,7 +78,13 @@ HOST = {"yes": True, "no": False, "null": None, "name": "H200", "count": 8, "lis
 def test_status_of_a_condition(tmp_path: Path, condition: str, status: str) -> None:
     assert one(tmp_path, HOST, that=[condition])["status"] == status
     # The same beside others, asked together with them, changes nothing.
-    many = judge(tmp_path, HOST, item(that=[condition]), item(id="other", that=["host.yes"]), item(id="third", that=["host.count > 1"]))
+    many = judge(
+        tmp_path,
+        HOST,
+        item(that=[condition]),
+        item(id="other", that=["host.yes"]),
+        item(id="third", that=["host.count > 1"]),
+    )
     assert [result["status"] for result in many] == [status, "pass", "pass"]
 
 
@@ -108,7 +124,11 @@ def test_unknown_needs(tmp_path: Path) -> None:
         ],
     }
     rootless = one(tmp_path, host, needs=["host.hmm"], that=["host.yes"])
-    assert (rootless["status"], rootless["reason"], rootless["needs_root"]) == ("unknown", "needs root: /sys/x, /sys/y", True)
+    assert (rootless["status"], rootless["reason"], rootless["needs_root"]) == (
+        "unknown",
+        "needs root: /sys/x, /sys/y",
+        True,
+    )
     hung = one(tmp_path, host, needs=["host.gpus.count"], that=["host.yes"])
     assert (hung["reason"], hung["needs_root"]) == ("nvidia-smi hung in the kernel: pid 7", False)
     assert "the P2P probe has not run" in one(tmp_path, host, needs=["host.probe.pairs"], that=["host.yes"])["reason"]
@@ -123,7 +143,11 @@ def test_a_failure_says_more_than_an_unknown(tmp_path: Path) -> None:
 @pytest.mark.parametrize("evil", ["{{ 1/0 }}", "{% raw %}", "{{ lookup('pipe', 'touch /tmp/owned') }}", "{#", "}}"])
 def test_captured_text_is_data(tmp_path: Path, evil: str) -> None:
     result = one(
-        tmp_path, {"hmm": evil}, that=["host.hmm == 'x'"], found="it is {{ host.hmm }}", remedy=[{"on": "host", "text": "not {{ host.hmm }}"}]
+        tmp_path,
+        {"hmm": evil},
+        that=["host.hmm == 'x'"],
+        found="it is {{ host.hmm }}",
+        remedy=[{"on": "host", "text": "not {{ host.hmm }}"}],
     )
     assert (result["status"], result["found"], result["remedy"]["text"]) == ("fail", "it is " + evil, "not " + evil)
     assert one(tmp_path, {"hmm": evil}, that=["host.hmm != 'x'"])["status"] == "pass"
@@ -145,14 +169,19 @@ def test_the_first_remedy_that_applies(tmp_path: Path) -> None:
     assert remedy == {"on": "hypervisor", "text": "8 cards", "commands": ["echo H200"], "risk": "", "verify": "ls"}
 
 
-@pytest.mark.parametrize(("placement", "on"), [("container", "container_host"), ("lxc", "hypervisor"), ("kvm", "hypervisor"), (None, "hypervisor")])
+@pytest.mark.parametrize(
+    ("placement", "on"),
+    [("container", "container_host"), ("lxc", "hypervisor"), ("kvm", "hypervisor"), (None, "hypervisor")],
+)
 def test_the_host_of_a_container_is_no_hypervisor(tmp_path: Path, placement: str | None, on: str) -> None:
     host = {**HOST, "hmm": True, "virtualization": {"placement": placement}}
     assert one(tmp_path, host, remedy=[{"on": "hypervisor", "text": "x"}])["remedy"]["on"] == on
 
 
 def test_no_remedy_applies(tmp_path: Path) -> None:
-    assert one(tmp_path, {**HOST, "hmm": True}, remedy=[{"when": "host.no", "on": "host", "text": "x"}])["remedy"] is None
+    assert (
+        one(tmp_path, {**HOST, "hmm": True}, remedy=[{"when": "host.no", "on": "host", "text": "x"}])["remedy"] is None
+    )
 
 
 def test_a_text_that_cannot_be_filled_in_does_not_hide_the_failure(tmp_path: Path) -> None:
@@ -162,7 +191,13 @@ def test_a_text_that_cannot_be_filled_in_does_not_hide_the_failure(tmp_path: Pat
 
 
 def test_one_broken_check_hides_no_other(tmp_path: Path) -> None:
-    results = judge(tmp_path, HOST, item(id="a", that=["host.name | int_or_die"]), item(id="b", that=["host.no"]), item(id="c", that=["host.yes"]))
+    results = judge(
+        tmp_path,
+        HOST,
+        item(id="a", that=["host.name | int_or_die"]),
+        item(id="b", that=["host.no"]),
+        item(id="c", that=["host.yes"]),
+    )
     assert [result["status"] for result in results] == ["error", "fail", "pass"]
     assert "some.yml" in results[0]["reason"]
 
@@ -170,13 +205,21 @@ def test_one_broken_check_hides_no_other(tmp_path: Path) -> None:
 def test_expected_sections_are_always_there(tmp_path: Path) -> None:
     assert one(tmp_path, HOST, when="expected.gpus.count is defined")["status"] == "skip"
     assert one(tmp_path, HOST, expected={"gpus": None}, when="expected.gpus.count is defined")["status"] == "skip"
-    assert one(tmp_path, HOST, expected={"gpus": {"count": 8}}, that=["expected.gpus.count == host.count"])["status"] == "pass"
+    assert (
+        one(tmp_path, HOST, expected={"gpus": {"count": 8}}, that=["expected.gpus.count == host.count"])["status"]
+        == "pass"
+    )
 
 
 def chain(*statuses: str) -> list[dict[str, Any]]:
     names = "abcdef"
     return [
-        {"id": names[number], "status": status, "explains": [names[number + 1]] if number + 1 < len(statuses) else [], "waiver": None}
+        {
+            "id": names[number],
+            "status": status,
+            "explains": [names[number + 1]] if number + 1 < len(statuses) else [],
+            "waiver": None,
+        }
         for number, status in enumerate(statuses)
     ]
 
@@ -210,12 +253,15 @@ def test_a_waived_failure_is_still_a_cause() -> None:
     assert results[1]["caused_by"] == []
 
 
-# Kleene's logic against its definition: unknown means "true or false, whichever", so a value is certain only if both readings give it.
+# Kleene's logic against its definition: unknown means "true or false, whichever", so a value is certain only if both
+# readings give it.
 _leaves = st.sampled_from(["host.yes", "host.no", "host.null", "host.other"])
 _conditions = st.recursive(
     _leaves,
     lambda inner: st.one_of(
-        st.builds("({} and {})".format, inner, inner), st.builds("({} or {})".format, inner, inner), st.builds("(not {})".format, inner)
+        st.builds("({} and {})".format, inner, inner),
+        st.builds("({} or {})".format, inner, inner),
+        st.builds("(not {})".format, inner),
     ),
     max_leaves=6,
 )
@@ -228,7 +274,9 @@ class _Python:
         self._host = host
 
     def condition(self, expression: Any) -> bool:
-        return bool(eval(str(expression).replace("host.", "host_"), {"host_" + key: value for key, value in self._host.items()}))
+        return bool(
+            eval(str(expression).replace("host.", "host_"), {"host_" + key: value for key, value in self._host.items()})
+        )
 
     def conditions(self, expressions: Any) -> list[Any]:
         return [self.condition(expression) for expression in expressions]
@@ -243,12 +291,16 @@ def test_unknown_only_where_the_null_matters(condition: str) -> None:
 
     host = {"yes": True, "no": False, "null": None, "other": None}
     (check,) = build({"x.yml": [item(that=[condition])]})
-    readings = {_Python({**host, "null": a, "other": b}).condition(condition) for a in (True, False) for b in (True, False)}
+    readings = {
+        _Python({**host, "null": a, "other": b}).condition(condition) for a in (True, False) for b in (True, False)
+    }
     (result,) = engine.evaluate([check], engine.variables(host), _Python(host))
     if result["status"] in ("pass", "fail"):
         assert readings == {result["status"] == "pass"}
     else:
-        assert result["status"] == "unknown"  # it may be unknown although every reading agrees (x or not x): that is safe
+        assert (
+            result["status"] == "unknown"
+        )  # it may be unknown although every reading agrees (x or not x): that is safe
 
 
 @example(")(")

@@ -31,7 +31,8 @@ def wait_until_dead(pid: int, seconds: float = 5.0) -> bool:
     return not alive(pid)
 
 
-# -- files --------------------------------------------------------------------------------------------------------------
+# -- files
+# --------------------------------------------------------------------------------------------------------------
 
 
 def test_a_file_is_read_with_its_bytes(tmp_path: Path) -> None:
@@ -147,7 +148,9 @@ def process_files(root: Path, *pids: int) -> None:
             (root / "proc" / str(pid) / name).write_bytes(b"NCCL_DEBUG=%d\0" % pid)
 
 
-def test_a_process_whose_files_block_the_reader_costs_seconds_and_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_whose_files_block_the_reader_costs_seconds_and_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(bounded_reads, "SHORTEST_SECONDS", 0.3)
     stuck = subprocess.Popen(["sleep", "60"])
     try:
@@ -167,7 +170,10 @@ def test_a_process_whose_files_block_the_reader_costs_seconds_and_says_why(tmp_p
         assert live.read("/proc/5/environ").data == b"NCCL_DEBUG=5"  # by a new child
         errors = Errors("server")
         errors.unanswered(blocked)
-        assert errors.entries[0]["source"] == "/proc/%d/cmdline" % stuck.pid and "no answer within" in errors.entries[0]["problem"]
+        assert (
+            errors.entries[0]["source"] == "/proc/%d/cmdline" % stuck.pid
+            and "no answer within" in errors.entries[0]["problem"]
+        )
     finally:
         stuck.kill()
         stuck.wait()
@@ -179,7 +185,9 @@ def test_files_of_hundreds_of_processes_are_read_at_once_by_one_child(tmp_path: 
     live.read("/proc/1/environ")
     child = live._bounded._child
     began = time.monotonic()
-    assert [live.read("/proc/%d/environ" % pid).data for pid in range(1, 401)] == [b"NCCL_DEBUG=%d" % pid for pid in range(1, 401)]
+    assert [live.read("/proc/%d/environ" % pid).data for pid in range(1, 401)] == [
+        b"NCCL_DEBUG=%d" % pid for pid in range(1, 401)
+    ]
     assert time.monotonic() - began < 2
     assert child is not None and live._bounded._child is child
     live.abandon()
@@ -212,7 +220,8 @@ def test_a_reading_child_that_is_killed_is_a_failure_and_then_started_anew(tmp_p
     assert live.read("/proc/7/environ").status == OK
 
 
-# -- commands -----------------------------------------------------------------------------------------------------------
+# -- commands
+# -----------------------------------------------------------------------------------------------------------
 
 
 def test_a_command_gives_output_and_exit_code() -> None:
@@ -230,7 +239,9 @@ def test_a_program_that_is_not_there_is_absent() -> None:
 
 
 @pytest.mark.parametrize("content", [b"\x7fELF junk", b"#!/no/such/interpreter\n", b""])
-def test_a_program_that_cannot_run_is_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
+def test_a_program_that_cannot_run_is_a_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes
+) -> None:
     program = tmp_path / "broken-tool"
     program.write_bytes(content)
     program.chmod(0o755)

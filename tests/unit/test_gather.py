@@ -16,7 +16,11 @@ def test_choice_of_subjects() -> None:
     everything = list(gather.SUBJECTS)
     assert gather.choose(["all"]) == gather.choose([]) == everything
     assert gather.choose(["p2p", "gpus"]) == ["gpus", "p2p"]
-    assert gather.choose(["!kernel_log"]) == gather.choose(["all", "!kernel_log"]) == [name for name in everything if name != "kernel_log"]
+    assert (
+        gather.choose(["!kernel_log"])
+        == gather.choose(["all", "!kernel_log"])
+        == [name for name in everything if name != "kernel_log"]
+    )
     assert gather.choose(["gpus", "!gpus"]) == []
     for word in ("gpu", "!gpu"):
         with pytest.raises(ValueError, match="unknown subject"):
@@ -61,8 +65,16 @@ def test_a_broken_reader_hides_no_other(readers: Any) -> None:
     for entry in facts["errors"]:
         by_subject[entry["subject"]].append(entry["problem"])
     assert by_subject["good"] == ["not captured in this bundle"]
-    assert by_subject["bad"][0] == "said something odd" and "KeyError" in by_subject["bad"][1] and "report it" in by_subject["bad"][1]
-    assert facts["evidence"]["recorded"] is True and facts["evidence"]["reconstructed"] is True and facts["evidence"]["taken_at"] == 7.0
+    assert (
+        by_subject["bad"][0] == "said something odd"
+        and "KeyError" in by_subject["bad"][1]
+        and "report it" in by_subject["bad"][1]
+    )
+    assert (
+        facts["evidence"]["recorded"] is True
+        and facts["evidence"]["reconstructed"] is True
+        and facts["evidence"]["taken_at"] == 7.0
+    )
     assert facts["evidence"]["subjects"] == ["good", "bad"]
 
 
@@ -87,7 +99,11 @@ def test_subjects_that_were_not_chosen_are_null(readers: Any) -> None:
         (Reading("/f", "failed", reason="Input/output error"), "Input/output error", False),
         (Listing("/d", "denied"), "needs root", True),
         (Outcome(("a", "b"), "timeout", reason="no answer within 5 s"), "no answer within 5 s", False),
-        (Outcome(("a", "b"), "hung", reason="pid 7 ignores SIGKILL"), "hung in the kernel: pid 7 ignores SIGKILL", False),
+        (
+            Outcome(("a", "b"), "hung", reason="pid 7 ignores SIGKILL"),
+            "hung in the kernel: pid 7 ignores SIGKILL",
+            False,
+        ),
     ],
 )
 def test_errors_say_what_went_wrong(answer: Any, problem: str, needs_root: bool) -> None:

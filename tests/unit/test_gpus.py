@@ -1,4 +1,5 @@
 """Facts of the GPUs: how nvidia-smi ended, which GPUs are lost, and the lists of what stands out."""
+
 from __future__ import annotations
 
 import sys
@@ -54,7 +55,12 @@ def test_every_list_is_empty_for_a_healthy_gpu() -> None:
         ("mig_enabled", "mig_mode", "<current_mig>Enabled</current_mig>", {}),
         ("compute_mode_restricted", "compute_mode", "Prohibited", {"compute_mode": "Prohibited"}),
         ("persistence_off", "persistence_mode", "Disabled", {}),
-        ("bar1_smaller_than_memory", "bar1_memory_usage", "<total>256 MiB</total>", {"bar1_mib": 256, "memory_mib": 46068}),
+        (
+            "bar1_smaller_than_memory",
+            "bar1_memory_usage",
+            "<total>256 MiB</total>",
+            {"bar1_mib": 256, "memory_mib": 46068},
+        ),
         ("fabric_not_ready", "fabric", "<state>In Progress</state><status>N/A</status>", {"state": "In Progress"}),
         ("fabric_not_ready", "fabric", "<state>Completed</state><status>Failure</status>", {"status": "Failure"}),
     ],
@@ -73,9 +79,18 @@ def test_what_stands_out(name: str, element: str, text: str, details: dict[str, 
     [
         ("recovery_needed", {"gpu_recovery_action": "Unknown Error"}),
         ("ecc_errors", {"ecc_errors": "<volatile><dram_uncorrectable>ERR!</dram_uncorrectable></volatile>"}),
-        ("ecc_change_pending", {"ecc_mode": "<current_ecc>Enabled</current_ecc><pending_ecc>Unknown Error</pending_ecc>"}),
+        (
+            "ecc_change_pending",
+            {"ecc_mode": "<current_ecc>Enabled</current_ecc><pending_ecc>Unknown Error</pending_ecc>"},
+        ),
         ("remapping_unfinished", {"remapped_rows": "Unknown Error"}),
-        ("slowed", {"clocks_event_reasons": "<clocks_event_reason_hw_slowdown>Unknown Error</clocks_event_reason_hw_slowdown>"}),
+        (
+            "slowed",
+            {
+                "clocks_event_reasons": "<clocks_event_reason_hw_slowdown>Unknown "
+                "Error</clocks_event_reason_hw_slowdown>"
+            },
+        ),
         ("slowed", {"clocks_event_reasons": "absent"}),
         ("hot", {"temperature": "<gpu_temp>ERR!</gpu_temp>"}),
         ("mig_enabled", {"mig_mode": "absent"}),
@@ -95,7 +110,8 @@ def link(now: str, most: str, *, host: str = "5", width: str = "16x", width_max:
     return (
         "<pci_gpu_link_info><pcie_gen><max_link_gen>%s</max_link_gen><current_link_gen>%s</current_link_gen><max_device_link_gen>6</max_device_link_gen>"
         "<max_host_link_gen>%s</max_host_link_gen></pcie_gen><link_widths><max_link_width>%s</max_link_width>"
-        "<current_link_width>%s</current_link_width></link_widths></pci_gpu_link_info>" % (most, now, host, width_max, width)
+        "<current_link_width>%s</current_link_width></link_widths></pci_gpu_link_info>"
+        % (most, now, host, width_max, width)
     )
 
 
@@ -108,7 +124,12 @@ BUSY = "<gpu_util>90 %</gpu_util>"
         (link("1", "5"), "<gpu_util>0 %</gpu_util>", "P8", []),  # an idle link saves power
         (link("1", "5"), BUSY, "P8", []),  # and so it may in P8
         (link("5", "5", host="N/A"), BUSY, "P0", []),
-        (link("5", "5", host="0"), BUSY, "P0", []),  # Host Max 0 says nothing; Device Max 6 is what the card alone could do
+        (
+            link("5", "5", host="0"),
+            BUSY,
+            "P0",
+            [],
+        ),  # Host Max 0 says nothing; Device Max 6 is what the card alone could do
         (link("4", "5"), BUSY, "P0", [(4, 5)]),
         (link("3", "5", host="4"), BUSY, "P2", [(3, 4)]),
         (link("4", "5", host="4"), BUSY, "P0", []),
@@ -116,7 +137,9 @@ BUSY = "<gpu_util>90 %</gpu_util>"
         (link("5", "N/A"), BUSY, "P0", None),
     ],
 )
-def test_generation_is_judged_under_load_only(text: str, use: str, state: str, found: list[tuple[int, int]] | None) -> None:
+def test_generation_is_judged_under_load_only(
+    text: str, use: str, state: str, found: list[tuple[int, int]] | None
+) -> None:
     seen = one(pci=text, utilization=use, performance_state=state)["generation_reduced"]
     assert (None if seen is None else [(gpu["generation"], gpu["generation_max"]) for gpu in seen]) == found
 
@@ -142,9 +165,16 @@ def test_a_vgpu_has_neither_link_nor_bar1_to_judge() -> None:
 
 
 def test_a_lost_gpu_is_lost_and_nothing_else() -> None:
-    lost = block("00000000:02:00.0", temperature="<gpu_temp>GPU is lost</gpu_temp>", remapped_rows="GPU is lost", fabric="<state>GPU is lost</state>")
+    lost = block(
+        "00000000:02:00.0",
+        temperature="<gpu_temp>GPU is lost</gpu_temp>",
+        remapped_rows="GPU is lost",
+        fabric="<state>GPU is lost</state>",
+    )
     facts, problems = gathered({XML: xml(block() + lost, attached=2)})
-    assert facts["lost"] == [{"address": "0000:02:00.0", "index": 1, "label": "GPU 1 (0000:02:00.0)", "reason": "GPU is lost"}]
+    assert facts["lost"] == [
+        {"address": "0000:02:00.0", "index": 1, "label": "GPU 1 (0000:02:00.0)", "reason": "GPU is lost"}
+    ]
     assert (facts["attached"], facts["parsed"], facts["count"]) == (2, 2, 1)
     assert facts["hot"] == [] and facts["fabric_not_ready"] == [], "the others are judged without it"
     assert facts["idle"] is None
@@ -155,17 +185,30 @@ def test_a_gpu_that_cannot_be_opened_is_lost() -> None:
     said = "Unable to determine the device handle for GPU1: 0000:34:00.0: Unknown Error\n"
     answer = Outcome(XML, OK, rc=0, stdout=(said + xml(block(), attached=2)).encode())
     facts, _problems = gathered({XML: answer})
-    assert facts["lost"] == [{"index": 1, "address": "0000:34:00.0", "label": "GPU 1 (0000:34:00.0)", "reason": "Unknown Error"}]
+    assert facts["lost"] == [
+        {"index": 1, "address": "0000:34:00.0", "label": "GPU 1 (0000:34:00.0)", "reason": "Unknown Error"}
+    ]
     assert facts["count"] == 1 and facts["answered"] is True
-    said = "Unable to determine the device handle for GPU 0000:34:00.0: GPU is lost.  Reboot the system to recover this GPU\n"
+    said = (
+        "Unable to determine the device handle for GPU 0000:34:00.0: GPU is lost.  Reboot the system to recover "
+        "this GPU\n"
+    )
     facts, _problems = gathered({XML: Outcome(XML, OK, rc=15, stdout=b"", stderr=said.encode())})
-    assert facts["answered"] is False and facts["exit_meaning"] == "a GPU has fallen off the bus" and "Unable to determine" in facts["message"]
+    assert (
+        facts["answered"] is False
+        and facts["exit_meaning"] == "a GPU has fallen off the bus"
+        and "Unable to determine" in facts["message"]
+    )
 
 
 @pytest.mark.parametrize(
     ("text", "code", "meaning"),
     [
-        ("NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.\n", 9, "the NVIDIA driver is not loaded"),
+        (
+            "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.\n",
+            9,
+            "the NVIDIA driver is not loaded",
+        ),
         (
             "Failed to initialize NVML: Driver/library version mismatch\nNVML library version: 580.95\n",
             18,
@@ -176,7 +219,12 @@ def test_a_gpu_that_cannot_be_opened_is_lost() -> None:
 )
 def test_a_failure_is_told_in_its_own_words(text: str, code: int, meaning: str) -> None:
     facts, problems = gathered({XML: Outcome(XML, OK, rc=code, stdout=text.encode())})
-    assert (facts["installed"], facts["answered"], facts["exit_code"], facts["exit_meaning"]) == (True, False, code, meaning)
+    assert (facts["installed"], facts["answered"], facts["exit_code"], facts["exit_meaning"]) == (
+        True,
+        False,
+        code,
+        meaning,
+    )
     first_line = text.partition("\n")[0]
     assert facts["message"] == first_line
     assert facts["count"] is None and problems == ["exit code %d: %s" % (code, first_line)]
@@ -214,11 +262,15 @@ def test_the_query_gives_the_index_where_a_gpu_is_missing_in_between() -> None:
     assert [gpu["index"] for gpu in facts["devices"].values()] == [0, 2]
     assert gpus.indices(evidence({INDEX: rows})) == {0: "0000:01:00.0", 2: "0000:03:00.0"}
     assert gpus.indices(evidence({XML: xml(block())})) == {0: "0000:01:00.0"}
-    assert gpus.indices(evidence({XML: xml(block(), attached=2)})) == {}, "with a GPU missing, the order of the blocks tells nothing"
+    assert gpus.indices(evidence({XML: xml(block(), attached=2)})) == {}, (
+        "with a GPU missing, the order of the blocks tells nothing"
+    )
 
 
 def test_mixed_gpus_differ() -> None:
-    other = block("00000000:02:00.0", product_name="NVIDIA L4", fb_memory_usage="<total>23034 MiB</total><used>0 MiB</used>")
+    other = block(
+        "00000000:02:00.0", product_name="NVIDIA L4", fb_memory_usage="<total>23034 MiB</total><used>0 MiB</used>"
+    )
     facts, _problems = gathered({XML: xml(block() + other, attached=2)})
     assert facts["differing"] == ["models", "memory_sizes_mib"]
     assert facts["models"] == ["NVIDIA L4", "NVIDIA L40S"]
@@ -229,7 +281,10 @@ def test_mixed_gpus_differ() -> None:
     [
         ({}, True),
         ({"utilization": BUSY}, False),
-        ({"fb_memory_usage": "<total>46068 MiB</total><used>40000 MiB</used>"}, False),  # a container does not see its neighbours' processes
+        (
+            {"fb_memory_usage": "<total>46068 MiB</total><used>40000 MiB</used>"},
+            False,
+        ),  # a container does not see its neighbours' processes
         ({"processes": "<process_info><pid>1</pid><type>C</type></process_info>"}, False),
         ({"processes": "<process_info><pid>1</pid><type>G</type></process_info>"}, True),
         ({"processes": "absent"}, None),
@@ -256,9 +311,17 @@ Unable to determine the device handle for GPU1: 0000:34:00.0: Unknown Error
 def test_the_table_is_better_than_nothing() -> None:
     facts, _problems = gathered({TABLE: TABLE_TEXT})
     gpu = facts["devices"]["0000:16:00.0"]
-    assert facts["lost"] == [{"index": 1, "address": "0000:34:00.0", "label": "GPU 1 (0000:34:00.0)", "reason": "Unknown Error"}]
+    assert facts["lost"] == [
+        {"index": 1, "address": "0000:34:00.0", "label": "GPU 1 (0000:34:00.0)", "reason": "Unknown Error"}
+    ]
     assert (facts["driver_version"], facts["count"]) == ("610.43.02", 1)
-    assert (gpu["name"], gpu["fan_percent"], gpu["ecc"], gpu["compute_mode"], gpu["power_draw_w"]) == (None, None, False, "Exclusive_Process", 299)
+    assert (gpu["name"], gpu["fan_percent"], gpu["ecc"], gpu["compute_mode"], gpu["power_draw_w"]) == (
+        None,
+        None,
+        False,
+        "Exclusive_Process",
+        299,
+    )
     assert facts["idle"] is False and facts["slowed"] is None and facts["width_reduced"] is None
     cut, _problems = gathered({TABLE: TABLE_TEXT[: TABLE_TEXT.rindex("\n+---")]})
     assert cut["count"] is None and cut["complete"] is False
@@ -269,5 +332,10 @@ def test_csv_columns_go_by_name() -> None:
     text += "NVIDIA L40S, 00000000:01:00.0, 3, 5 MiB, [N/A], [N/A], 610.43.02\n"
     facts, _problems = gathered({INDEX: text})
     gpu = facts["devices"][WHERE]
-    assert (gpu["index"], gpu["memory_used_mib"], gpu["memory_total_mib"], gpu["utilization_percent"]) == (3, 5, "n/a", "n/a")
+    assert (gpu["index"], gpu["memory_used_mib"], gpu["memory_total_mib"], gpu["utilization_percent"]) == (
+        3,
+        5,
+        "n/a",
+        "n/a",
+    )
     assert facts["driver_version"] == "610.43.02"

@@ -1,4 +1,5 @@
 """The host_facts action: which modules run on a host, and what becomes of their answers."""
+
 from __future__ import annotations
 
 from types import SimpleNamespace
@@ -10,7 +11,12 @@ from ansible.module_utils.gpu_report import gathering
 
 from .test_run_checks import ROOT, action, run
 
-BUSY = {"gpus": {"count": 1, "devices": {"0000:01:00.0": {"processes": [{"name": None}, {"name": "sglang::scheduler_TP0"}]}}}}
+BUSY = {
+    "gpus": {
+        "count": 1,
+        "devices": {"0000:01:00.0": {"processes": [{"name": None}, {"name": "sglang::scheduler_TP0"}]}},
+    }
+}
 RECORDED = {"evidence": {"recorded": True, "probe_recorded": False}, "gpus": {"count": 8}}
 
 
@@ -49,7 +55,9 @@ def test_when_the_server_is_looked_at(facts: dict[str, Any], wish: str, seen: bo
     assert gathering.sees_server(facts, wish) is seen
 
 
-def gather(monkeypatch: pytest.MonkeyPatch, answers: dict[str, dict[str, Any]], **args: Any) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+def gather(
+    monkeypatch: pytest.MonkeyPatch, answers: dict[str, dict[str, Any]], **args: Any
+) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
     """(the result, the modules that ran with their arguments) of a live host whose modules give `answers`."""
     asked: dict[str, dict[str, Any]] = {}
 
@@ -74,12 +82,21 @@ ALL = {
 
 
 def test_every_kind_in_one_task(monkeypatch: pytest.MonkeyPatch) -> None:
-    args = {"proxmox": True, "probe": "force", "probe_python": "/opt/python3", "probe_environment": {"NCCL_DEBUG": "INFO"}}
+    args = {
+        "proxmox": True,
+        "probe": "force",
+        "probe_python": "/opt/python3",
+        "probe_environment": {"NCCL_DEBUG": "INFO"},
+    }
     result, asked = gather(monkeypatch, ALL, **args, server_unit="sglang.service", server_expected={"model": "glm"})
     assert sorted(result["ansible_facts"]) == ["gpu_host", "inference_server", "p2p_probe", "proxmox"]
     assert list(asked) == ["gpu_facts", "proxmox_facts", "p2p_facts", "inference_server_facts"]
     assert asked["p2p_facts"] == {"when_busy": "force", "python": "/opt/python3", "environment": {"NCCL_DEBUG": "INFO"}}
-    assert asked["inference_server_facts"] == {"unit": "sglang.service", "generate": "idle", "expected": {"model": "glm"}}
+    assert asked["inference_server_facts"] == {
+        "unit": "sglang.service",
+        "generate": "idle",
+        "expected": {"model": "glm"},
+    }
 
 
 def test_what_is_not_wanted_does_not_run(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,6 @@
-"""The rooms of module_utils/ and the direction of imports between them (see CONTRIBUTING.md, "The way through the house")."""
+"""The rooms of module_utils/ and the direction of imports between them (see CONTRIBUTING.md, "The way through the
+house")."""
+
 from __future__ import annotations
 
 import ast
@@ -80,10 +82,14 @@ def test_the_readers_are_in_no_room() -> None:
     for name in readers:
         tree = ast.parse((UTILS / "gpu_host" / (name + ".py")).read_text(encoding="utf-8"))
         functions = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
-        assert functions & {"gather", "facts"}, "gpu_host/%s.py is no reader: it has neither gather() nor facts()" % name
+        assert functions & {"gather", "facts"}, (
+            "gpu_host/%s.py is no reader: it has neither gather() nor facts()" % name
+        )
 
 
 def test_every_room_says_what_it_holds() -> None:
     rooms = {path.parent for path in FILES}
     for room in rooms:
-        assert ast.get_docstring(ast.parse((room / "__init__.py").read_text(encoding="utf-8"))), "%s/__init__.py has no docstring" % room
+        assert ast.get_docstring(ast.parse((room / "__init__.py").read_text(encoding="utf-8"))), (
+            "%s/__init__.py has no docstring" % room
+        )

@@ -1,4 +1,5 @@
 """The IOMMU's state as the groups tell it, and what other words are worth."""
+
 from __future__ import annotations
 
 import sys
@@ -26,16 +27,21 @@ def gathered(tree: Tree) -> dict[str, Any]:
 def cards(*types: str | None) -> Tree:
     tree = Tree().directory("/sys/class/iommu", {"ivhd0": "x"}).file("/proc/cmdline", "ro iommu=pt quiet\n")
     for number, kind in enumerate(types):
-        tree.device("0000:%02x:00.0" % (number + 1), group=None if kind is None else str(number + 10), group_type=kind or "")
+        tree.device(
+            "0000:%02x:00.0" % (number + 1), group=None if kind is None else str(number + 10), group_type=kind or ""
+        )
     return tree
 
 
-@pytest.mark.parametrize(("types", "state"), [
-    (["identity", "identity"], "identity"),
-    (["DMA-FQ", "DMA-FQ"], "translated"),
-    (["identity", "DMA"], "translated"),  # one is enough
-    ([None, None], "off"),
-])
+@pytest.mark.parametrize(
+    ("types", "state"),
+    [
+        (["identity", "identity"], "identity"),
+        (["DMA-FQ", "DMA-FQ"], "translated"),
+        (["identity", "DMA"], "translated"),  # one is enough
+        ([None, None], "off"),
+    ],
+)
 def test_the_groups_of_the_gpus_decide(types: list[str | None], state: str) -> None:
     facts = gathered(cards(*types))
     assert (facts["state"], facts["source"]) == (state, "iommu_groups")
@@ -89,28 +95,49 @@ def test_recorded_guests(name: str, state: str) -> None:
         values = dict(word.split("=", 1) for word in line.split()[1:] if "=" in word)
         gpu = values["device"] == "0x11e8"
         ids = "10de:2bb5" if gpu else values["vendor"][2:] + ":" + values["device"][2:]
-        tree.device(line.split()[0], device_class="30200" if gpu else values["class"][2:], ids=ids,
-                    group=values["iommu_group"] or None, group_type=types.get(values["iommu_group"], ""))
+        tree.device(
+            line.split()[0],
+            device_class="30200" if gpu else values["class"][2:],
+            ids=ids,
+            group=values["iommu_group"] or None,
+            group_type=types.get(values["iommu_group"], ""),
+        )
     facts = gathered(tree)
     assert facts["state"] == state
     assert facts["shared_group_gpus"] == []  # 01:00.0 shares its group with its root port only
 
 
 # Without sysfs: the command line and the log together
-@pytest.mark.parametrize(("cmdline", "log", "state", "source"), [
-    ("ro amd_iommu=off", MISLEADING, "off", "cmdline"),
-    ("ro iommu=off", "", "off", "cmdline"),
-    ("ro intel_iommu=off", "pci 0000:00:00.0: Adding to iommu group 0\n", None, None),  # they contradict each other
-    ("ro intel_iommu=on", "DMAR: IOMMU enabled\n" + MISLEADING, "translated", "kernel_log"),
-    ("ro iommu=pt", "AMD-Vi: Interrupt remapping enabled\niommu: Default domain type: Passthrough (set via kernel command line)\n",
-     "identity", "kernel_log"),
-    ("ro iommu=pt", "AMD-Vi: Interrupt remapping enabled\n", "identity", "cmdline"),
-    ("ro iommu=pt", "", None, None),  # asked for, and whether there is an IOMMU is unknown
-    ("ro quiet", MISLEADING, None, None),
-    ("ro amd_iommu=on", MISLEADING + "AMD-Vi: AMD IOMMUv2 functionality not available on this system - This is not a bug.\n", None, None),
-])
+@pytest.mark.parametrize(
+    ("cmdline", "log", "state", "source"),
+    [
+        ("ro amd_iommu=off", MISLEADING, "off", "cmdline"),
+        ("ro iommu=off", "", "off", "cmdline"),
+        ("ro intel_iommu=off", "pci 0000:00:00.0: Adding to iommu group 0\n", None, None),  # they contradict each other
+        ("ro intel_iommu=on", "DMAR: IOMMU enabled\n" + MISLEADING, "translated", "kernel_log"),
+        (
+            "ro iommu=pt",
+            "AMD-Vi: Interrupt remapping enabled\niommu: Default domain type: Passthrough (set via kernel command "
+            "line)\n",
+            "identity",
+            "kernel_log",
+        ),
+        ("ro iommu=pt", "AMD-Vi: Interrupt remapping enabled\n", "identity", "cmdline"),
+        ("ro iommu=pt", "", None, None),  # asked for, and whether there is an IOMMU is unknown
+        ("ro quiet", MISLEADING, None, None),
+        (
+            "ro amd_iommu=on",
+            MISLEADING + "AMD-Vi: AMD IOMMUv2 functionality not available on this system - This is not a bug.\n",
+            None,
+            None,
+        ),
+    ],
+)
 def test_words(cmdline: str, log: str, state: str | None, source: str | None) -> None:
-    records = [{"read": "/proc/cmdline", "status": "ok", "text": cmdline + "\n"}, {"run": ["dmesg"], "status": "ok", "rc": 0, "stdout": log}]
+    records = [
+        {"read": "/proc/cmdline", "status": "ok", "text": cmdline + "\n"},
+        {"run": ["dmesg"], "status": "ok", "rc": 0, "stdout": log},
+    ]
     evidence = BundleEvidence({}, records)
     errors = Errors("iommu")
     facts = iommu.gather(evidence, errors)
@@ -145,5 +172,10 @@ def test_public_command_lines_with_the_iommu_off(name: str) -> None:
 def test_no_evidence_is_no_state() -> None:
     errors = Errors("iommu")
     facts = iommu.gather(BundleEvidence({}, []), errors)
-    assert (facts["state"], facts["translated_gpus"], facts["shared_group_gpus"], facts["hardware"]) == (None, None, None, None)
+    assert (facts["state"], facts["translated_gpus"], facts["shared_group_gpus"], facts["hardware"]) == (
+        None,
+        None,
+        None,
+        None,
+    )
     assert {"/proc/cmdline", "/sys/kernel/iommu_groups"} <= {entry["source"] for entry in errors.entries}

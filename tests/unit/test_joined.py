@@ -1,4 +1,5 @@
 """Facts that need two subjects; each is unknown where one of them is."""
+
 from __future__ import annotations
 
 import sys
@@ -74,19 +75,31 @@ def test_no_gpu_counts_as_none() -> None:
 def test_minors_need_their_nodes() -> None:
     facts = smi(block(), block("00000000:02:00.0", minor_number="3"))
     nodes: dict[str, Any] = {"nvidia0": {}, "nvidiactl": {}}
-    assert join(gpus=facts, device_nodes={"nodes": nodes})["minors_without_node"] == [{"address": B, "index": 1, "minor": 3}]
-    assert join(gpus=facts, device_nodes={"nodes": {"/dev/nvidia0": {}, "/dev/nvidia3": {}}})["minors_without_node"] == []
+    assert join(gpus=facts, device_nodes={"nodes": nodes})["minors_without_node"] == [
+        {"address": B, "index": 1, "minor": 3}
+    ]
+    assert (
+        join(gpus=facts, device_nodes={"nodes": {"/dev/nvidia0": {}, "/dev/nvidia3": {}}})["minors_without_node"] == []
+    )
     assert join(gpus=smi(block(minor_number="N/A")), device_nodes={"nodes": nodes})["minors_without_node"] == []
     assert join(gpus=smi(block(minor_number="absent")), device_nodes={"nodes": nodes})["minors_without_node"] is None
 
 
 def test_widths_of_both_sides() -> None:
-    assert join(gpus=smi(block()), pci={"gpus": {A: card(width=8)}})["width_disagreements"] == [{"address": A, "smi": 16, "pci": 8}]
+    assert join(gpus=smi(block()), pci={"gpus": {A: card(width=8)}})["width_disagreements"] == [
+        {"address": A, "smi": 16, "pci": 8}
+    ]
     assert join(gpus=smi(block()), pci={"gpus": {A: card()}})["width_disagreements"] == []
 
 
 def links(active: int, inactive: int = 0, unknown: int = 0) -> dict[str, Any]:
-    return {"links": active + inactive + unknown, "active": active, "inactive": list(range(inactive)), "unknown": unknown, "speed_gb_s": 25.0}
+    return {
+        "links": active + inactive + unknown,
+        "active": active,
+        "inactive": list(range(inactive)),
+        "unknown": unknown,
+        "speed_gb_s": 25.0,
+    }
 
 
 FABRIC = "<state>Completed</state><status>Success</status>"
@@ -97,16 +110,28 @@ FABRIC = "<state>Completed</state><status>Success</status>"
     [
         (links(18), links(18), FABRIC, []),
         (links(17, 1), links(17, 1), FABRIC, [A, B]),  # on an NVSwitch fabric every link must be up
-        (links(12, 6), links(12, 6), "<state>N/A</state>", []),  # a bridge between two PCI Express cards uses some of the links
+        (
+            links(12, 6),
+            links(12, 6),
+            "<state>N/A</state>",
+            [],
+        ),  # a bridge between two PCI Express cards uses some of the links
         (links(12, 6), links(11, 7), "<state>N/A</state>", [B]),
         (links(0, 12), links(0, 12), "<state>N/A</state>", []),
         (links(0), links(0), "<state>N/A</state>", []),
         (links(12), links(11, 0, 1), "<state>N/A</state>", None),
     ],
 )
-def test_links_that_are_down(first: dict[str, Any], second: dict[str, Any], fabric: str, down: list[str] | None) -> None:
-    facts = join(gpus=smi(block(fabric=fabric), block("00000000:02:00.0", fabric=fabric)), topology={"nvlink": {A: first, B: second}})
-    assert (facts["nvlinks_down"] if facts["nvlinks_down"] is None else [gpu["address"] for gpu in facts["nvlinks_down"]]) == down
+def test_links_that_are_down(
+    first: dict[str, Any], second: dict[str, Any], fabric: str, down: list[str] | None
+) -> None:
+    facts = join(
+        gpus=smi(block(fabric=fabric), block("00000000:02:00.0", fabric=fabric)),
+        topology={"nvlink": {A: first, B: second}},
+    )
+    assert (
+        facts["nvlinks_down"] if facts["nvlinks_down"] is None else [gpu["address"] for gpu in facts["nvlinks_down"]]
+    ) == down
     assert facts["nvlink_present"] is (first["active"] > 0 or fabric == FABRIC)
 
 

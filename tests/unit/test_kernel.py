@@ -23,8 +23,15 @@ def words(text: str) -> list[str]:
     return kernel_cmdline.as_words(kernel_cmdline.parse(text))
 
 
-def host(cmdline: str = "BOOT_IMAGE=/vmlinuz-6.8.0 ro iommu=pt", grub: str | None = 'GRUB_CMDLINE_LINUX_DEFAULT="iommu=pt"\n') -> Host:
-    made = Host(NOW).file("/proc/sys/kernel/osrelease", "6.8.0\n").file("/proc/cmdline", cmdline + "\n").file("/proc/uptime", "1000.0 1.0\n")
+def host(
+    cmdline: str = "BOOT_IMAGE=/vmlinuz-6.8.0 ro iommu=pt", grub: str | None = 'GRUB_CMDLINE_LINUX_DEFAULT="iommu=pt"\n'
+) -> Host:
+    made = (
+        Host(NOW)
+        .file("/proc/sys/kernel/osrelease", "6.8.0\n")
+        .file("/proc/cmdline", cmdline + "\n")
+        .file("/proc/uptime", "1000.0 1.0\n")
+    )
     return made.file("/etc/default/grub", grub) if grub is not None else made
 
 
@@ -55,9 +62,16 @@ def test_module_parameters() -> None:
 @pytest.mark.parametrize(
     ("text", "line"),
     [
-        ('GRUB_CMDLINE_LINUX_DEFAULT="quiet intel_iommu=on\niommu=pt"\n', "quiet intel_iommu=on iommu=pt"),  # quotes span lines
+        (
+            'GRUB_CMDLINE_LINUX_DEFAULT="quiet intel_iommu=on\niommu=pt"\n',
+            "quiet intel_iommu=on iommu=pt",
+        ),  # quotes span lines
         ("GRUB_CMDLINE_LINUX_DEFAULT='quiet'\n# GRUB_CMDLINE_LINUX_DEFAULT=\"iommu=pt\"\n", "quiet"),
-        ('GRUB_CMDLINE_LINUX="a"\nGRUB_CMDLINE_LINUX="$GRUB_CMDLINE_LINUX b"\nGRUB_CMDLINE_LINUX="${GRUB_CMDLINE_LINUX} c"\n', "a b c"),
+        (
+            'GRUB_CMDLINE_LINUX="a"\nGRUB_CMDLINE_LINUX="$GRUB_CMDLINE_LINUX '
+            'b"\nGRUB_CMDLINE_LINUX="${GRUB_CMDLINE_LINUX} c"\n',
+            "a b c",
+        ),
         ("export GRUB_CMDLINE_LINUX=quiet # iommu=pt\n", "quiet"),
         ('GRUB_CMDLINE_LINUX_DEFAULT="quiet iommu=pt\n', "quiet iommu=pt"),  # never closed
         ("if true; then echo; fi\nGRUB_CMDLINE_LINUX=x\n", "x"),
@@ -70,7 +84,9 @@ def test_grub_file_as_the_shell_reads_it(text: str, line: str) -> None:
 
 def test_a_drop_in_adds_to_the_main_file() -> None:
     made = host().directory("/etc/default/grub.d", {"50-x.cfg": {}, "README": {}})
-    made.file("/etc/default/grub.d/50-x.cfg", 'GRUB_CMDLINE_LINUX_DEFAULT="$GRUB_CMDLINE_LINUX_DEFAULT pcie_aspm=off"\n')
+    made.file(
+        "/etc/default/grub.d/50-x.cfg", 'GRUB_CMDLINE_LINUX_DEFAULT="$GRUB_CMDLINE_LINUX_DEFAULT pcie_aspm=off"\n'
+    )
     facts, _errors = gathered(kernel, made)
     assert facts["configured"][0]["words"] == ["iommu=pt", "pcie_aspm=off"]
     assert facts["pending_words"] == [{"word": "pcie_aspm=off", "source": "/etc/default/grub"}]
@@ -83,33 +99,46 @@ def test_words_that_do_not_matter_here_are_no_reason_to_reboot() -> None:
 
 
 def test_systemd_boot_of_proxmox() -> None:
-    made = host(r"initrd=\EFI\proxmox\6.14.8-2-pve\initrd.img root=ZFS=rpool/ROOT/pve-1", grub='GRUB_CMDLINE_LINUX="amd_iommu=off"\n')
+    made = host(
+        r"initrd=\EFI\proxmox\6.14.8-2-pve\initrd.img root=ZFS=rpool/ROOT/pve-1",
+        grub='GRUB_CMDLINE_LINUX="amd_iommu=off"\n',
+    )
     made.file("/etc/kernel/cmdline", "root=ZFS=rpool/ROOT/pve-1 boot=zfs iommu=pt\n")
     facts, _errors = gathered(kernel, made)
     assert facts["boot_loader"] == "systemd-boot"
-    assert facts["pending_words"] == [{"word": "iommu=pt", "source": "/etc/kernel/cmdline"}]  # GRUB's file is not in use
+    assert facts["pending_words"] == [
+        {"word": "iommu=pt", "source": "/etc/kernel/cmdline"}
+    ]  # GRUB's file is not in use
 
 
 def test_a_kernel_installed_since_the_boot() -> None:
-    made = host().directory("/boot", {"vmlinuz-6.8.0": {}, "vmlinuz-6.11.0": {}, "initrd.img-6.11.0": {"modified": NOW - 10}})
+    made = host().directory(
+        "/boot", {"vmlinuz-6.8.0": {}, "vmlinuz-6.11.0": {}, "initrd.img-6.11.0": {"modified": NOW - 10}}
+    )
     facts, _errors = gathered(kernel, made)
     assert facts["newest_installed"] == "6.11.0"
     assert facts["reboot_reasons"] == ["kernel 6.11.0 was installed after the boot, 6.8.0 is running"]
 
 
 def test_a_newer_kernel_that_this_boot_did_not_choose_is_no_reason() -> None:
-    made = host().directory("/boot", {"vmlinuz-6.8.0": {}, "vmlinuz-6.11.0": {}, "initrd.img-6.11.0": {"modified": NOW - 5000}})
+    made = host().directory(
+        "/boot", {"vmlinuz-6.8.0": {}, "vmlinuz-6.11.0": {}, "initrd.img-6.11.0": {"modified": NOW - 5000}}
+    )
     facts, _errors = gathered(kernel, made)
     assert facts["reboot_required"] is False
 
 
 def test_packages_that_ask_for_a_reboot_are_named() -> None:
-    facts, _errors = gathered(kernel, host().file("/run/reboot-required").file("/run/reboot-required.pkgs", "libc6\nlinux-base\nlibc6\n"))
+    facts, _errors = gathered(
+        kernel, host().file("/run/reboot-required").file("/run/reboot-required.pkgs", "libc6\nlinux-base\nlibc6\n")
+    )
     assert facts["reboot_reasons"] == ["installed packages ask for it: libc6, linux-base"]
 
 
 def test_an_unreadable_flag_is_unknown() -> None:
-    facts, _errors = gathered(kernel, host().file("/run/reboot-required", status="not_captured").file("/run/reboot-required", status="denied"))
+    facts, _errors = gathered(
+        kernel, host().file("/run/reboot-required", status="not_captured").file("/run/reboot-required", status="denied")
+    )
     assert facts["reboot_required"] is None
 
 
@@ -132,13 +161,21 @@ class TestSamples:
         return (SAMPLES / (name + ".txt")).read_text()
 
     def test_asus(self) -> None:
-        found: dict[str, Any] = kernel_cmdline.last_values(kernel_cmdline.parse(self.sample("asus-esc8000a-amd-iommu-off")))
+        found: dict[str, Any] = kernel_cmdline.last_values(
+            kernel_cmdline.parse(self.sample("asus-esc8000a-amd-iommu-off"))
+        )
         assert (found["amd_iommu"], found["iommu"], found["mitigations"]) == ("off", "off", "off")
         assert "pcie_aspm" not in found and "pcie_port_pm" not in found
 
     def test_deepops_quote_over_two_lines(self) -> None:
         facts, _errors = gathered(kernel, host(grub=self.sample("deepops-grub-broken-quote-two-lines")))
-        assert facts["configured"][0]["words"] == ["quiet", "splash", "intel_iommu=on", "vfio_iommu_type1.allow_unsafe_interrupts=1", "iommu=pt"]
+        assert facts["configured"][0]["words"] == [
+            "quiet",
+            "splash",
+            "intel_iommu=on",
+            "vfio_iommu_type1.allow_unsafe_interrupts=1",
+            "iommu=pt",
+        ]
 
     def test_pve(self) -> None:
         running, grub = self.sample("pve-amd-iommu-off").split("# /etc/default/grub\n")

@@ -39,7 +39,10 @@ def pci(host: Host) -> Host:
         "0000:01:00.0": ("30200", "10DE:2BB5", "pci0000:00/0000:00:01.1/0000:01:00.0"),
         "0000:05:00.0": ("10802", "144D:A80A", "pci0000:00/0000:05:00.0"),
     }
-    host.directory("/sys/bus/pci/devices", {name: {"kind": "link", "target": "../../../devices/" + path} for name, (_c, _i, path) in devices.items()})
+    host.directory(
+        "/sys/bus/pci/devices",
+        {name: {"kind": "link", "target": "../../../devices/" + path} for name, (_c, _i, path) in devices.items()},
+    )
     for name, (pci_class, ids, _path) in devices.items():
         host.file("/sys/bus/pci/devices/%s/uevent" % name, "PCI_CLASS=%s\nPCI_ID=%s\n" % (pci_class, ids))
     return host
@@ -59,7 +62,11 @@ def pci(host: Host) -> Host:
         ("[  +0.000060] NVRM: x", "NVRM: x", "before"),
         ("              NVRM: x", "NVRM: x", "before"),
         ("2026-06-20T13:18:18,123456+02:00 NVRM: x", "NVRM: x", "2026-06-20T13:18:18,123456+02:00"),
-        ("2026-06-20T13:18:18.123456+02:00 gpu1 kernel: [   12.5] NVRM: x", "NVRM: x", "2026-06-20T13:18:18.123456+02:00"),
+        (
+            "2026-06-20T13:18:18.123456+02:00 gpu1 kernel: [   12.5] NVRM: x",
+            "NVRM: x",
+            "2026-06-20T13:18:18.123456+02:00",
+        ),
         ("Oct  1 12:53:31 host kernel: [428083.647551] NVRM: x", "NVRM: x", "Oct  1 12:53:31"),
         ("1782037098.123456 host kernel: NVRM: x", "NVRM: x", "2026-06-21T10:18:18Z"),
         ("6,3973,227996636,-;NVRM: x", "NVRM: x", "228 s after boot"),
@@ -73,7 +80,9 @@ def test_every_form_of_a_line(raw: str, text: str, when: str | None) -> None:
 
 
 def test_seconds_since_boot_become_a_time_of_day() -> None:
-    facts = log(BOOT + "[  100.0] NVRM: Xid (PCI:0000:01:00): 43, pid=1, x\n", Host(NOW).file("/proc/uptime", "500.0 1.0\n"))
+    facts = log(
+        BOOT + "[  100.0] NVRM: Xid (PCI:0000:01:00): 43, pid=1, x\n", Host(NOW).file("/proc/uptime", "500.0 1.0\n")
+    )
     assert facts["findings"][0]["last"] == log_lines.utc(NOW - 400)
 
 
@@ -102,11 +111,13 @@ LINES = {
     "rm_init_failed": "NVRM: GPU 0000:02:00.0: RmInitAdapter failed! (0x22:0x56:1017)",
     "uvm_hmm": "nvidia-uvm: uvm_pmm_gpu.c:3176 devmem_alloc_pagemap[pid:9] request_free_mem_region() err -34",
     "uvm_failed": "nvidia-uvm: uvm_global.c:412 uvm_global_set_fatal_error: Encountered a global fatal error: ERROR",
-    "io_page_fault": "nvidia 0000:01:00.0: AMD-Vi: Event logged [IO_PAGE_FAULT domain=0x0007 address=0xffffc02000 flags=0x0000]",
+    "io_page_fault": "nvidia 0000:01:00.0: AMD-Vi: Event logged [IO_PAGE_FAULT domain=0x0007 address=0xffffc02000 "
+    "flags=0x0000]",
     "aer": "nvidia 0000:01:00.0: PCIe Bus Error: severity=Uncorrected (Fatal), type=Transaction Layer, (Requester ID)",
     "driver_assert": "NVRM: nvAssertFailedNoLog: Assertion failed: ((base & RM_PAGE_MASK) == 0) @ kern_bus.c:298",
     "nvlink": "NVRM: knvlinkUpdatePostRxDetectLinkMask_IMPL: Failed to update Rx Detect Link mask!",
-    "peermem": "nvidia-peermem nv_get_p2p_free_callback:127 ERROR detected invalid context, skipping further processing",
+    "peermem": "nvidia-peermem nv_get_p2p_free_callback:127 ERROR detected invalid context, skipping further "
+    "processing",
     "probe_failed": "nvidia 0000:02:00.0: probe with driver nvidia failed with error -1",
     "module_rejected": "Loading of unsigned module is rejected",
     "out_of_memory": "Out of memory: Killed process 4711 (python3) total-vm:1kB",
@@ -118,7 +129,8 @@ LINES = {
     "unsupported_gpu": "NVRM: The NVIDIA GPU 0000:02:00.0 (PCI ID: 10de:2c31)\n"
     "NVRM: installed in this system is not supported by the\nNVRM: NVIDIA 535.x driver release.",
     "api_mismatch": "NVRM: API mismatch: the client 'nvidia-smi' (pid 4711)\n"
-    "NVRM: has the version 580.95.05, but this kernel module has\nNVRM: the version 570.86.15.  Please make sure that this\n"
+    "NVRM: has the version 580.95.05, but this kernel module has\nNVRM: the version 570.86.15.  Please make sure that "
+    "this\n"
     "NVRM: kernel module and all NVIDIA driver components have the same version.",
 }
 
@@ -159,8 +171,12 @@ def test_harmless_lines_find_nothing(line: str) -> None:
 def test_a_bar_that_got_its_place_later_does_not_count() -> None:
     text = BOOT + "[ 1.0] pci 0000:e1:00.0: BAR 1: no space for [mem size 0x2000000000 64bit pref]\n"
     assert kinds(log(text)) == {"bar_unassigned": 1}
-    assert kinds(log(text + "[ 1.1] pci 0000:e1:00.0: BAR 1: assigned [mem 0x2000000000-0x3fffffffff 64bit pref]\n")) == {}
-    assert kinds(log(text + "[ 1.1] pci 0000:e1:00.0: BAR 3: assigned [mem 0x2000000000-0x3fffffffff 64bit pref]\n")) == {"bar_unassigned": 1}
+    assert (
+        kinds(log(text + "[ 1.1] pci 0000:e1:00.0: BAR 1: assigned [mem 0x2000000000-0x3fffffffff 64bit pref]\n")) == {}
+    )
+    assert kinds(
+        log(text + "[ 1.1] pci 0000:e1:00.0: BAR 3: assigned [mem 0x2000000000-0x3fffffffff 64bit pref]\n")
+    ) == {"bar_unassigned": 1}
 
 
 def test_faults_of_other_devices_are_counted_apart() -> None:
@@ -185,16 +201,17 @@ def test_a_later_load_of_the_driver_ends_what_was_before_it() -> None:
     assert kinds(log(before)) == {"needs_open_modules": 1}
     assert kinds(log(before + begins + loaded)) == {}
     assert kinds(log(before + begins)) == {"needs_open_modules": 1}  # that load has not succeeded yet
-    assert kinds(log(before.replace("[ 9.0]", "[ 50.5]") + "[ 51.0] NVRM: loading NVIDIA UNIX Open Kernel Module\n")) == {"needs_open_modules": 1}
+    assert kinds(
+        log(before.replace("[ 9.0]", "[ 50.5]") + "[ 51.0] NVRM: loading NVIDIA UNIX Open Kernel Module\n")
+    ) == {"needs_open_modules": 1}
     xid = BOOT + "[ 9.0] NVRM: Xid (PCI:0000:61:00): 95, pid=1, Uncontained\n"
     assert len(log(xid + begins + loaded)["fatal_xids"]) == 1  # a reload mends no memory
 
 
 def test_xid_79_is_named_once_and_not_among_the_fatal() -> None:
     facts = log(
-        BOOT
-        + "[ 1.0] NVRM: Xid (PCI:0000:91:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.\n[ 1.1] %s\n[ 1.2] %s\n"
-        % (LINES["fallen_off_bus"], LINES["sxid"])
+        BOOT + "[ 1.0] NVRM: Xid (PCI:0000:91:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.\n[ "
+        "1.1] %s\n[ 1.2] %s\n" % (LINES["fallen_off_bus"], LINES["sxid"])
     )
     assert kinds(facts) == {"fallen_off_bus": 1} and facts["fatal_xids"] == [] and facts["other_xids"] == []
 
@@ -210,10 +227,17 @@ class TestSources:
         host = (
             Host(NOW)
             .command("dmesg", "", rc=1, stderr=self.REFUSED)
-            .command(kernel_log.JOURNAL, "", rc=1, stderr="No journal files were opened due to insufficient permissions.\n")
+            .command(
+                kernel_log.JOURNAL, "", rc=1, stderr="No journal files were opened due to insufficient permissions.\n"
+            )
         )
         facts, errors = gathered(kernel_log, host)
-        assert facts["findings"] is None and facts["fatal_xids"] is None and facts["denied"] is True and facts["covers_boot"] is None
+        assert (
+            facts["findings"] is None
+            and facts["fatal_xids"] is None
+            and facts["denied"] is True
+            and facts["covers_boot"] is None
+        )
         assert set(facts["by_kind"].values()) == {None}
         assert errors[0]["source"] == "dmesg" and errors[0]["needs_root"] is True
 
@@ -221,7 +245,8 @@ class TestSources:
         host = Host(NOW).command("dmesg", "", rc=1, stderr=self.REFUSED)
         host.command(
             kernel_log.JOURNAL,
-            "1782037098.123456 gpu1 kernel: Linux version 6.8.0\n1782037099.1 gpu1 kernel: x\n1782037100.123456 gpu1 kernel: %s\n" % LINES["xid"],
+            "1782037098.123456 gpu1 kernel: Linux version 6.8.0\n1782037099.1 gpu1 kernel: x\n1782037100.123456 gpu1 "
+            "kernel: %s\n" % LINES["xid"],
         )
         facts, _errors = gathered(kernel_log, host)
         assert kinds(facts) == {"xid": 1} and facts["source"].startswith("journalctl -k -b")
@@ -243,26 +268,36 @@ class TestSources:
     def test_only_this_boot_counts_in_kern_log(self) -> None:
         host = Host(NOW).command("dmesg", "", rc=1, stderr=self.REFUSED)
         stamp = "Oct  1 12:53:31 host kernel: "
-        host.command(kernel_log.KERN_LOG, stamp + "[  900.0] %s\n" % LINES["fallen_off_bus"] + stamp + BOOT + stamp + "[  900.0] %s\n" % LINES["xid"])
+        host.command(
+            kernel_log.KERN_LOG,
+            stamp + "[  900.0] %s\n" % LINES["fallen_off_bus"] + stamp + BOOT + stamp + "[  900.0] %s\n" % LINES["xid"],
+        )
         facts, _errors = gathered(kernel_log, host)
         assert kinds(facts) == {"xid": 1} and facts["source"].endswith("kern.log")
 
 
 def test_text_is_data() -> None:
-    finding = log(BOOT + "[ 1.0] NVRM: Xid (PCI:0000:61:00): 13, name={{ 1/0 }}\x1b[31m\x07 " + "x" * 5000 + "\n")["findings"][0]
+    finding = log(BOOT + "[ 1.0] NVRM: Xid (PCI:0000:61:00): 13, name={{ 1/0 }}\x1b[31m\x07 " + "x" * 5000 + "\n")[
+        "findings"
+    ][0]
     assert "{{ 1/0 }}" in finding["text"] and len(finding["text"]) <= 300
     assert not any(ord(character) < 32 for character in finding["text"])
 
 
 def test_a_flood_is_bounded_in_time_and_memory() -> None:
-    flood = "".join("[%9d.0] NVRM: Xid (PCI:0000:61:00): %d, pid=1, x\n" % (number, number % 900) for number in range(150_000))
+    flood = "".join(
+        "[%9d.0] NVRM: Xid (PCI:0000:61:00): %d, pid=1, x\n" % (number, number % 900) for number in range(150_000)
+    )
     began = time.process_time()  # the machine may be busy with other tests
     facts = log(BOOT + flood + "z" * 2_000_000 + "\n[ 1.0] " + LINES["fallen_off_bus"] + "\n")
     assert time.process_time() - began < 10
     assert len(facts["findings"]) == log_findings.FINDINGS_LIMIT and facts["dropped"] > 0
 
 
-ANY_LINES = st.lists(st.sampled_from([line for text in LINES.values() for line in text.split("\n")] + ["", "junk", BOOT.strip()]), max_size=12)
+ANY_LINES = st.lists(
+    st.sampled_from([line for text in LINES.values() for line in text.split("\n")] + ["", "junk", BOOT.strip()]),
+    max_size=12,
+)
 
 
 @given(ANY_LINES, st.integers(0, 3000))
@@ -309,7 +344,10 @@ class TestSamples:
     """What the note beside each capture says is in it."""
 
     EXPECTED = {
-        "a100-8gpu-vm-window-exhausted": {("bar_unassigned", "0000:06:00.0", "BAR 1"), ("bar_unassigned", "0000:06:00.0", "BAR 3")},
+        "a100-8gpu-vm-window-exhausted": {
+            ("bar_unassigned", "0000:06:00.0", "BAR 1"),
+            ("bar_unassigned", "0000:06:00.0", "BAR 3"),
+        },
         "a100-xid63-row-remapper": {("xid", "0000:10:1c.0", "63")},
         "amdvi-io-page-fault-two-spellings": set(),
         "api-mismatch-syslog-double-stamp": {("api_mismatch", None, "440.100, 440.95.01")},
@@ -319,8 +357,13 @@ class TestSamples:
         "gpud-kmsg-peermem-raw-prefix": {("peermem", None, None)},
         "gpud-xid119-gsp-timeout": {("xid", "0000:9b:00.0", "119")},
         "h100-xid79-off-the-bus-with-sxid20034": {("xid", "0000:91:00.0", "79")},
-        "pve-4card-nvrm-assert-flood": {("driver_assert", None, "kern_bus.c:298"), ("driver_assert", None, "kern_bus_gm200.c:89")},
-        "rk3588-3090-bar-invalid-delta-stamps": {("bar_unassigned", "0002:21:00.0", "BAR %d" % bar) for bar in (1, 2, 3, 4)},
+        "pve-4card-nvrm-assert-flood": {
+            ("driver_assert", None, "kern_bus.c:298"),
+            ("driver_assert", None, "kern_bus_gm200.c:89"),
+        },
+        "rk3588-3090-bar-invalid-delta-stamps": {
+            ("bar_unassigned", "0002:21:00.0", "BAR %d" % bar) for bar in (1, 2, 3, 4)
+        },
         "rtxpro6000-iommu-off-but-default-domain-translated": set(),
         "uvm-hmm-kaslr-err-34": {("uvm_hmm", None, None)},
     }

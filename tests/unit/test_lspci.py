@@ -1,4 +1,5 @@
 """lspci's text: recorded guests against sysfs, and public captures read as their notes say."""
+
 from __future__ import annotations
 
 import gzip
@@ -44,19 +45,27 @@ def test_the_tree_gives_the_paths_that_sysfs_gives() -> None:
 
 
 def test_bus_numbers_give_the_paths_that_sysfs_gives() -> None:
-    assert {address: (device["path"], device["root_complex"]) for address, device in lspci.parse(VVV).items()} == sysfs_paths()
+    assert {
+        address: (device["path"], device["root_complex"]) for address, device in lspci.parse(VVV).items()
+    } == sysfs_paths()
 
 
 def test_a_whole_block_tells_driver_numa_node_and_group() -> None:
     device = lspci.parse(VVV)["0000:21:00.0"]
     assert (device["driver"], device["numa_node"], device["iommu_group"], device["class"]) == ("e1000e", 0, "31", None)
-    assert [(bar["index"], bar["kind"], bar["size_mib"]) for bar in device["bars"]][:2] == [(0, "memory", 0.125), (1, "memory", 0.125)]
+    assert [(bar["index"], bar["kind"], bar["size_mib"]) for bar in device["bars"]][:2] == [
+        (0, "memory", 0.125),
+        (1, "memory", 0.125),
+    ]
 
 
 def test_a_bundle_that_lacks_sysfs_is_read_from_lspci() -> None:
     text = VVV.replace("Unclassified device [00ff]: Device 1234:11e8", "3D controller: NVIDIA Corporation Device 2bb5")
     assert text != VVV
-    records = [{"run": argv, "status": "ok", "rc": 0, "stdout": out} for argv, out in ((["lspci", "-vvv"], text), (["lspci", "-tv"], TREE))]
+    records = [
+        {"run": argv, "status": "ok", "rc": 0, "stdout": out}
+        for argv, out in ((["lspci", "-vvv"], text), (["lspci", "-tv"], TREE))
+    ]
     errors = Errors("pci")
     facts = pci.gather(BundleEvidence({}, records), errors)
     assert facts["source"] == "lspci"
@@ -66,7 +75,12 @@ def test_a_bundle_that_lacks_sysfs_is_read_from_lspci() -> None:
 
 
 def test_without_root_lspci_denies_access_and_acs_is_unknown() -> None:
-    lines = ("Control: I/O+", "Bus: primary=00, secondary=01, subordinate=08", "Capabilities: <access denied>", "Kernel driver in use: pcieport")
+    lines = (
+        "Control: I/O+",
+        "Bus: primary=00, secondary=01, subordinate=08",
+        "Capabilities: <access denied>",
+        "Kernel driver in use: pcieport",
+    )
     device = lspci.parse("00:01.1 PCI bridge: X\n" + "".join("\t%s\n" % line for line in lines))["0000:00:01.1"]
     assert (device["config"]["acs"], device["config"]["express"], device["config"]["secondary_bus"]) == (None, None, 1)
 
@@ -80,7 +94,12 @@ def test_a10_without_nvswitch() -> None:
 
 
 def test_gb200_root_ports_are_no_gpus() -> None:
-    assert list(assembled(sample("gb200-domains-t-n-listing"))["gpus"]) == ["0008:01:00.0", "0009:01:00.0", "0018:01:00.0", "0019:01:00.0"]
+    assert list(assembled(sample("gb200-domains-t-n-listing"))["gpus"]) == [
+        "0008:01:00.0",
+        "0009:01:00.0",
+        "0018:01:00.0",
+        "0019:01:00.0",
+    ]
 
 
 def test_downgraded_lines_without_devices_belong_to_nobody() -> None:
@@ -104,10 +123,16 @@ def test_four_gpus_below_two_switches_without_redirect() -> None:
     assert {bar["size_mib"] for gpu in facts["gpus"].values() for bar in gpu["bars"] if bar["index"] == 2} == {131072}
     assert facts["unassigned_bars"] == []
     pair = next(pair for pair in facts["pairs"] if pair["gpus"] == ["0000:06:00.0", "0000:07:00.0"])
-    assert (pair["relation"], pair["common"], pair["turn_ports"]) == ("same_switch", "0000:01:00.0", ["0000:02:03.0", "0000:02:04.0"])
+    assert (pair["relation"], pair["common"], pair["turn_ports"]) == (
+        "same_switch",
+        "0000:01:00.0",
+        ["0000:02:03.0", "0000:02:04.0"],
+    )
     ports = {address: device["config"]["acs"] for address, device in devices.items() if device["config"]["acs"]}
     assert {acs["control_raw"] for acs in ports.values()} == {"0011"}
-    assert not any(acs["control"]["request_redirect"] or acs["control"]["completion_redirect"] for acs in ports.values())
+    assert not any(
+        acs["control"]["request_redirect"] or acs["control"]["completion_redirect"] for acs in ports.values()
+    )
     # The excerpt ends below the second switch: what lies above it is unknown, and no pair across is called good.
     assert facts["redirecting_switch_ports"] is None
 
@@ -130,7 +155,7 @@ def test_a_tree_of_another_domain_whose_columns_slipped() -> None:
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, len(VVV)), st.integers(0, 400), st.text(max_size=40))
 def test_cut_and_scrambled_listings_never_raise(start: int, length: int, junk: str) -> None:
-    facts = assembled(VVV[:start] + junk + VVV[start + length:][:20000])
+    facts = assembled(VVV[:start] + junk + VVV[start + length :][:20000])
     assert set(facts) | {"source"} == set(pci.KEYS)
 
 

@@ -33,7 +33,10 @@ def options(text: str) -> list[tuple[str, str, str | None]]:
     [
         ("options nvidia_uvm uvm_disable_hmm=1\n", [("nvidia_uvm", "uvm_disable_hmm", "1")]),
         ("options nvidia-uvm uvm-disable-hmm=1", [("nvidia_uvm", "uvm_disable_hmm", "1")]),
-        ("  # options nvidia a=1\noptions nvidia b=2 # c=3\n", [("nvidia", "b", "2"), ("nvidia", "#", None), ("nvidia", "c", "3")]),
+        (
+            "  # options nvidia a=1\noptions nvidia b=2 # c=3\n",
+            [("nvidia", "b", "2"), ("nvidia", "#", None), ("nvidia", "c", "3")],
+        ),
         ("options nvidia \\\n  a=1 \\\n  b=2\n", [("nvidia", "a", "1"), ("nvidia", "b", "2")]),
         (
             'options nvidia NVreg_RegistryDwords="ForceP2P=0x11;RMForceP2PType=1" a=1',
@@ -41,8 +44,14 @@ def options(text: str) -> list[tuple[str, str, str | None]]:
         ),
         ('options nvidia NVreg_RmMsg="a b"', [("nvidia", "NVreg_RmMsg", "a b")]),
         ('options nvidia x="unclosed y=1', [("nvidia", "x", "unclosed y=1")]),
-        ("options nvidia-current-uvm uvm_disable_hmm=1", [("nvidia_uvm", "uvm_disable_hmm", "1")]),  # Debian's name for the same module
-        ("options vfio-pci ids=10de:2bb5,10de:22e8 disable_vga=1", [("vfio_pci", "ids", "10de:2bb5,10de:22e8"), ("vfio_pci", "disable_vga", "1")]),
+        (
+            "options nvidia-current-uvm uvm_disable_hmm=1",
+            [("nvidia_uvm", "uvm_disable_hmm", "1")],
+        ),  # Debian's name for the same module
+        (
+            "options vfio-pci ids=10de:2bb5,10de:22e8 disable_vga=1",
+            [("vfio_pci", "ids", "10de:2bb5,10de:22e8"), ("vfio_pci", "disable_vga", "1")],
+        ),
         ("options nvidia_drm modeset", [("nvidia_drm", "modeset", None)]),
     ],
 )
@@ -52,7 +61,10 @@ def test_options(text: str, found: list[Any]) -> None:
 
 def test_what_modprobe_ignores_is_named_with_its_line() -> None:
     result = parsed("options nvidia\n\nblack nouveau\nblacklist nouveau\n")
-    assert [fault.partition(": ")[0] for fault in result.faults] == ["/etc/modprobe.d/x.conf:1", "/etc/modprobe.d/x.conf:3"]
+    assert [fault.partition(": ")[0] for fault in result.faults] == [
+        "/etc/modprobe.d/x.conf:1",
+        "/etc/modprobe.d/x.conf:3",
+    ]
     assert [command.source for command in result.blacklisted("nouveau")] == ["/etc/modprobe.d/x.conf:4"]
 
 
@@ -93,7 +105,14 @@ def test_any_text_is_survived(text: str) -> None:
         assert not any(character.isspace() for character in option.name) or '"' in text
 
 
-@given(st.lists(st.tuples(st.from_regex(r"[a-z_]{1,8}", fullmatch=True), st.from_regex(r"[A-Za-z0-9;= ]{0,12}", fullmatch=True)), max_size=5))
+@given(
+    st.lists(
+        st.tuples(
+            st.from_regex(r"[a-z_]{1,8}", fullmatch=True), st.from_regex(r"[A-Za-z0-9;= ]{0,12}", fullmatch=True)
+        ),
+        max_size=5,
+    )
+)
 def test_quoted_values_come_back_as_they_were(pairs: list[tuple[str, str]]) -> None:
     line = " ".join('%s="%s"' % pair for pair in pairs)
     assert modprobe.parameters(line) == pairs

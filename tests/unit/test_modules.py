@@ -22,7 +22,12 @@ PARAMS = 'EnableResizableBar: 0\nDeviceFileMode: 438\nResmanDebugLevel: 42949672
 
 
 def host(files: dict[str, str] | None = None, live: str = "N\n", dwords: str = "", cmdline: str = "quiet\n") -> Host:
-    made = Host().file("/proc/modules", LOADED).file("/proc/driver/nvidia/params", PARAMS % dwords).file("/proc/cmdline", cmdline)
+    made = (
+        Host()
+        .file("/proc/modules", LOADED)
+        .file("/proc/driver/nvidia/params", PARAMS % dwords)
+        .file("/proc/cmdline", cmdline)
+    )
     made.file("/sys/module/nvidia_uvm/parameters/uvm_disable_hmm", live)
     made.directory("/etc/modprobe.d", {name: {} for name in files or {}})
     for name, text in (files or {}).items():
@@ -37,7 +42,13 @@ def hmm(facts: dict[str, Any]) -> dict[str, Any]:
 
 def test_a_file_that_was_written_after_the_load_is_pending() -> None:
     facts, errors = gathered(modules, host({"uvm.conf": "# HMM\noptions nvidia-uvm uvm_disable_hmm=1\n"}))
-    assert hmm(facts) == {"live": False, "configured": True, "source": "/etc/modprobe.d/uvm.conf:2", "cmdline": None, "pending": True}
+    assert hmm(facts) == {
+        "live": False,
+        "configured": True,
+        "source": "/etc/modprobe.d/uvm.conf:2",
+        "cmdline": None,
+        "pending": True,
+    }
     assert [item["name"] for item in facts["pending_options"]] == ["uvm_disable_hmm"]
     assert "Y in /etc/modprobe.d/uvm.conf:2, N in the running module" in facts["pending_options"][0]["text"]
     assert errors == []
@@ -51,14 +62,23 @@ def test_every_spelling_of_true_agrees_with_the_live_one(value: str) -> None:
 
 
 def test_the_last_file_wins_and_the_conflict_is_named() -> None:
-    facts, _errors = gathered(modules, host({"a.conf": "options nvidia_uvm uvm_disable_hmm=1\n", "b.conf": "options nvidia_uvm uvm_disable_hmm=0\n"}))
+    facts, _errors = gathered(
+        modules,
+        host({"a.conf": "options nvidia_uvm uvm_disable_hmm=1\n", "b.conf": "options nvidia_uvm uvm_disable_hmm=0\n"}),
+    )
     assert hmm(facts)["configured"] is False and hmm(facts)["pending"] is False
-    assert facts["conflicting_options"][0]["places"] == ["1 in /etc/modprobe.d/a.conf:1", "0 in /etc/modprobe.d/b.conf:1"]
+    assert facts["conflicting_options"][0]["places"] == [
+        "1 in /etc/modprobe.d/a.conf:1",
+        "0 in /etc/modprobe.d/b.conf:1",
+    ]
 
 
 def test_the_kernel_command_line_comes_after_the_files() -> None:
     facts, _errors = gathered(
-        modules, host({"a.conf": "options nvidia_uvm uvm_disable_hmm=0\n"}, live="Y\n", cmdline="nvidia-uvm.uvm_disable_hmm=1\n")
+        modules,
+        host(
+            {"a.conf": "options nvidia_uvm uvm_disable_hmm=0\n"}, live="Y\n", cmdline="nvidia-uvm.uvm_disable_hmm=1\n"
+        ),
     )
     assert hmm(facts)["cmdline"] is True and hmm(facts)["pending"] is False
 
@@ -71,7 +91,9 @@ def test_an_option_set_by_hand_is_lost_at_the_next_load() -> None:
 
 
 def test_registry_keys_that_force_p2p() -> None:
-    facts, _errors = gathered(modules, host(dwords="ForceP2P=0x11;RMForceP2PType=1;RMPcieP2PType=0;RmSetPCIERelaxedOrdering=1"))
+    facts, _errors = gathered(
+        modules, host(dwords="ForceP2P=0x11;RMForceP2PType=1;RMPcieP2PType=0;RmSetPCIERelaxedOrdering=1")
+    )
     assert [(item["name"], item["value"], item["where"]) for item in facts["forced_p2p"]] == [
         ("ForceP2P", 0x11, "the running module"),
         ("RMForceP2PType", 1, "the running module"),
@@ -94,7 +116,9 @@ def test_without_the_drivers_file_nothing_is_claimed() -> None:
 
 
 def test_no_driver_at_all() -> None:
-    facts, errors = gathered(modules, Host().file("/proc/modules", "ext4 1114112 1 - Live 0x0\n").file("/proc/cmdline", "quiet\n"))
+    facts, errors = gathered(
+        modules, Host().file("/proc/modules", "ext4 1114112 1 - Live 0x0\n").file("/proc/cmdline", "quiet\n")
+    )
     assert facts["nvidia"]["loaded"] is False and facts["forced_p2p"] == [] and facts["pending_options"] == []
     assert errors == []
 
@@ -106,7 +130,9 @@ def test_modules_that_cannot_be_listed_are_unknown_not_absent() -> None:
 
 def test_the_recording_of_the_h200_host() -> None:
     facts, _errors = gathered(modules, bundle.load(str(RECORDED / "h200-x2.jsonl.gz")))
-    assert facts["nvidia"]["loaded"] is True and facts["nvidia"]["references"] is None  # this kernel counts no references
+    assert (
+        facts["nvidia"]["loaded"] is True and facts["nvidia"]["references"] is None
+    )  # this kernel counts no references
     assert facts["live_options"]["nvidia_uvm"]["uvm_disable_hmm"] is False
     assert facts["live_options"]["nvidia"]["NVreg_DeviceFileMode"] == 0o666
     assert facts["registry_dwords"]["live"] == {} and facts["forced_p2p"] == []
@@ -114,7 +140,9 @@ def test_the_recording_of_the_h200_host() -> None:
 
 class TestInitramfs:
     def made(self, changed: float, listing: str | None) -> dict[str, Any]:
-        one = host({"uvm.conf": "options nvidia_uvm uvm_disable_hmm=1\n"}, live="Y\n").file("/proc/sys/kernel/osrelease", "6.8.0\n")
+        one = host({"uvm.conf": "options nvidia_uvm uvm_disable_hmm=1\n"}, live="Y\n").file(
+            "/proc/sys/kernel/osrelease", "6.8.0\n"
+        )
         one.directory("/etc/modprobe.d", {"uvm.conf": {"modified": changed}})
         one.directory("/boot", {"initrd.img-6.8.0": {"modified": 1000.0}})
         if listing is not None:
@@ -124,7 +152,11 @@ class TestInitramfs:
 
     def test_older_than_the_options_and_it_loads_the_module(self) -> None:
         facts = self.made(2000.0, "usr/lib/modules/6.8.0/updates/dkms/nvidia-uvm.ko.zst\n")
-        assert facts["stale"] is True and facts["modules"] == ["nvidia_uvm"] and facts["older_than"] == ["/etc/modprobe.d/uvm.conf"]
+        assert (
+            facts["stale"] is True
+            and facts["modules"] == ["nvidia_uvm"]
+            and facts["older_than"] == ["/etc/modprobe.d/uvm.conf"]
+        )
 
     def test_older_but_no_gpu_module_in_it(self) -> None:
         assert self.made(2000.0, "usr/lib/modules/6.8.0/kernel/fs/ext4.ko\n")["stale"] is False

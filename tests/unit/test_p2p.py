@@ -1,4 +1,5 @@
 """P2P statuses: the matrix in every shape seen, and what follows from it."""
+
 from __future__ import annotations
 
 import sys
@@ -22,14 +23,23 @@ LEGEND = "\nLegend:\n\n  X    = Self\n  OK   = Status Ok\n  NS   = Not supported
 def matrix(*rows: str, legend: str = LEGEND) -> str:
     """As driver 595 prints it, from rows such as ``X OK NS``."""
     header = " \t\x1b[4m" + "".join("GPU%d\t" % number for number in range(len(rows))) + "\x1b[0m\n"
-    return header + "".join(" GPU%d\t%s\t\n" % (number, row.replace(" ", "\t")) for number, row in enumerate(rows)) + legend
+    return (
+        header
+        + "".join(" GPU%d\t%s\t\n" % (number, row.replace(" ", "\t")) for number, row in enumerate(rows))
+        + legend
+    )
 
 
 ALL_OK = matrix("X OK OK", "OK X OK", "OK OK X")
 NONE = matrix("X NS NS", "NS X NS", "NS NS X")
 
 
-def answers(read: str | Outcome | None = ALL_OK, write: str | None = ALL_OK, nvlink: str | None = NONE, index: str | None = INDEX) -> Answers:
+def answers(
+    read: str | Outcome | None = ALL_OK,
+    write: str | None = ALL_OK,
+    nvlink: str | None = NONE,
+    index: str | None = INDEX,
+) -> Answers:
     table: Answers = {}
     for letter, text in (("r", read), ("w", write), ("n", nvlink), ("a", NONE), ("p", ALL_OK)):
         if text is not None:
@@ -60,16 +70,23 @@ def test_atomics_not_supported_is_normal() -> None:
 def test_blocked_in_one_direction_only() -> None:
     facts, _problems = gathered(answers(read=matrix("X OK OK", "OK X CNS", "OK OK X")))
     assert facts["all_granted"] is False
-    assert facts["blocked_pairs"] == [{"source": B, "destination": C, "capability": "read", "status": "CNS", "meaning": "chipset not supported"}]
+    assert facts["blocked_pairs"] == [
+        {"source": B, "destination": C, "capability": "read", "status": "CNS", "meaning": "chipset not supported"}
+    ]
     assert facts["blocked_by_status"] == [{"status": "CNS", "meaning": "chipset not supported", "count": 1}]
     assert len(facts["granted_pairs"]) == 5
 
 
 def test_writes_count_too() -> None:
     facts, _problems = gathered(answers(write=matrix("X DR OK", "OK X OK", "OK OK X")))
-    assert facts["blocked_pairs"][0]["capability"] == "write" and facts["blocked_pairs"][0]["meaning"] == "disabled by regkey"
+    assert (
+        facts["blocked_pairs"][0]["capability"] == "write"
+        and facts["blocked_pairs"][0]["meaning"] == "disabled by regkey"
+    )
     facts, _problems = gathered(answers(write=None))
-    assert facts["all_granted"] is None and len(facts["unknown_pairs"]) == 6, "granted to read, but nobody looked at writes"
+    assert facts["all_granted"] is None and len(facts["unknown_pairs"]) == 6, (
+        "granted to read, but nobody looked at writes"
+    )
     assert facts["unreadable_pairs"] is None, "no matrix shows a pair without a status"
 
 
@@ -83,11 +100,14 @@ def test_what_is_no_known_status_is_unknown(cell: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "$ nvidia-smi topo -p2p r\n        GPU0    GPU1    GPU2\n GPU0   X       OK      OK\n GPU1   OK      X       OK\n GPU2   OK      OK      X\n",
+        "$ nvidia-smi topo -p2p r\n        GPU0    GPU1    GPU2\n GPU0   X       OK      OK\n GPU1   OK      X       "
+        "OK\n GPU2   OK      OK      X\n",
         "                GPU0    GPU1    GPU2\n"
         "      GPU0      X       OK      OK\n      GPU1      OK      X       OK\n      GPU2      OK      OK      X\n",
-        "\t[4mGPU0\tGPU1\tGPU2\t[0m\r\nGPU0\tX\tOK\tOK\t\r\nGPU1\tOK\tX\tOK\t\r\nGPU2\tOK\tOK\tX\t\r\nLegend:\r\n  X = Self\r\n",
-        "nvidia-smi topo -p2p r\n GPU0 GPU1 GPU2\n GPU0 X OK OK\n GPU1 OK X OK\n GPU2 OK OK X\nLegend:\n  X    = Self\n",
+        "\t[4mGPU0\tGPU1\tGPU2\t[0m\r\nGPU0\tX\tOK\tOK\t\r\nGPU1\tOK\tX\tOK\t\r\nGPU2\tOK\tOK\tX\t\r\nLegend:\r\n  X "
+        "= Self\r\n",
+        "nvidia-smi topo -p2p r\n GPU0 GPU1 GPU2\n GPU0 X OK OK\n GPU1 OK X OK\n GPU2 OK OK X\nLegend:\n  X    = "
+        "Self\n",
     ],
 )
 def test_every_layout(text: str) -> None:
@@ -107,7 +127,9 @@ def test_a_gpu_that_the_matrix_leaves_out_is_not_forgotten() -> None:
 
 
 def test_a_lost_cell_shifts_nothing() -> None:
-    facts, _problems = gathered(answers(read=ALL_OK.replace("GPU0\tX\tOK\tOK", "GPU0\tX\tOK").replace("GPU1\tOK\tX\tOK", "GPU1\tX\tOK\tOK")))
+    facts, _problems = gathered(
+        answers(read=ALL_OK.replace("GPU0\tX\tOK\tOK", "GPU0\tX\tOK").replace("GPU1\tOK\tX\tOK", "GPU1\tX\tOK\tOK"))
+    )
     assert {pair["source"] for pair in facts["unknown_pairs"]} == {A, B}
 
 
@@ -129,7 +151,12 @@ def test_without_an_answer_everything_is_unknown() -> None:
     assert set(problems) == {"not captured in this bundle"}
     failed = Outcome(("nvidia-smi", "topo", "-p2p", "r"), OK, rc=9, stdout=b"NVIDIA-SMI has failed")
     facts, problems = gathered(answers(read=failed))
-    assert facts["read"] is None and facts["all_granted"] is None and len(facts["unknown_pairs"]) == 6 and facts["unreadable_pairs"] is None
+    assert (
+        facts["read"] is None
+        and facts["all_granted"] is None
+        and len(facts["unknown_pairs"]) == 6
+        and facts["unreadable_pairs"] is None
+    )
     assert problems == ["exit code 9, no matrix: NVIDIA-SMI has failed"]
 
 

@@ -1,4 +1,5 @@
 """PCI facts from a synthetic sysfs, from recordings of guests that QEMU ran, and from lspci's text."""
+
 from __future__ import annotations
 
 import gzip
@@ -35,7 +36,9 @@ def two_direct(**second: Any) -> Tree:
 def below_a_switch(acs: int = pci_tree.NO_REDIRECT) -> Tree:
     up = ("0000:00:01.1", "0000:01:00.0")
     tree = Tree().bridge("0000:00:01.1").bridge("0000:01:00.0", up[:1], kind=UPSTREAM, acs=None, secondary=2)
-    tree.bridge("0000:02:00.0", up, kind=DOWNSTREAM, secondary=3).bridge("0000:02:01.0", up, kind=DOWNSTREAM, acs=acs, secondary=4)
+    tree.bridge("0000:02:00.0", up, kind=DOWNSTREAM, secondary=3).bridge(
+        "0000:02:01.0", up, kind=DOWNSTREAM, acs=acs, secondary=4
+    )
     return tree.device("0000:03:00.0", (*up, "0000:02:00.0")).device("0000:04:00.0", (*up, "0000:02:01.0"))
 
 
@@ -44,11 +47,27 @@ def test_a_healthy_pair_of_cards() -> None:
     assert errors == []
     assert set(facts) == set(pci.KEYS)
     gpu = facts["gpus"][A]
-    assert (gpu["name"], gpu["driver"], gpu["bound"], gpu["numa_node"]) == ("RTX PRO 6000 Blackwell Server Edition", "nvidia", True, 0)
+    assert (gpu["name"], gpu["driver"], gpu["bound"], gpu["numa_node"]) == (
+        "RTX PRO 6000 Blackwell Server Edition",
+        "nvidia",
+        True,
+        0,
+    )
     assert gpu["link"] == {"speed_gt_s": 2.5, "width": 16, "max_speed_gt_s": 32.0, "max_width": 16}
-    assert [(bar["index"], bar["size_mib"], bar["assigned"]) for bar in gpu["bars"]] == [(0, 64, True), (2, 131072, True), (4, 32, True)]
+    assert [(bar["index"], bar["size_mib"], bar["assigned"]) for bar in gpu["bars"]] == [
+        (0, 64, True),
+        (2, 131072, True),
+        (4, 32, True),
+    ]
     assert facts["bridges"]["0000:40:01.1"]["kind"] == "root_port"
-    assert facts["pairs"] == [{"gpus": [A, B], "relation": "different_root_complex", "common": None, "turn_ports": ["0000:00:01.1", "0000:40:01.1"]}]
+    assert facts["pairs"] == [
+        {
+            "gpus": [A, B],
+            "relation": "different_root_complex",
+            "common": None,
+            "turn_ports": ["0000:00:01.1", "0000:40:01.1"],
+        }
+    ]
     offenders = [name for name, value in facts.items() if isinstance(value, list) and name not in ("pairs",) and value]
     assert offenders == []
 
@@ -111,25 +130,39 @@ def test_virtual_functions_and_the_rom_are_no_bars() -> None:
 
 
 # Drivers
-@pytest.mark.parametrize(("driver", "where", "value"), [
-    (None, "unbound_gpus", [B]), ("vfio-pci", "vfio_gpus", [B]), ("nouveau", "foreign_driver_gpus", [{"gpu": B, "driver": "nouveau"}])])
+@pytest.mark.parametrize(
+    ("driver", "where", "value"),
+    [
+        (None, "unbound_gpus", [B]),
+        ("vfio-pci", "vfio_gpus", [B]),
+        ("nouveau", "foreign_driver_gpus", [{"gpu": B, "driver": "nouveau"}]),
+    ],
+)
 def test_who_holds_a_gpu(driver: str | None, where: str, value: Any) -> None:
     facts, _ = gathered(two_direct(driver=driver))
     assert {name: facts[name] for name in ("unbound_gpus", "vfio_gpus", "foreign_driver_gpus")} == {
-        "unbound_gpus": [], "vfio_gpus": [], "foreign_driver_gpus": [], where: value}
+        "unbound_gpus": [],
+        "vfio_gpus": [],
+        "foreign_driver_gpus": [],
+        where: value,
+    }
 
 
 # Links
 def test_a_card_on_fewer_lanes() -> None:
     facts, _ = gathered(two_direct(width="8"))
-    assert facts["width_reduced"] == [{"address": B, "width": 8, "max_width": 16, "port": "0000:40:01.1", "port_max_width": 16, "gpus": [B]}]
+    assert facts["width_reduced"] == [
+        {"address": B, "width": 8, "max_width": 16, "port": "0000:40:01.1", "port_max_width": 16, "gpus": [B]}
+    ]
 
 
 def test_a_switch_on_fewer_lanes_slows_all_gpus_below_it() -> None:
     tree = below_a_switch()
     tree.file("/sys/bus/pci/devices/0000:01:00.0/current_link_width", "4\n")
     facts, _ = gathered(tree)
-    assert [(link["address"], link["gpus"]) for link in facts["width_reduced"]] == [("0000:01:00.0", ["0000:03:00.0", "0000:04:00.0"])]
+    assert [(link["address"], link["gpus"]) for link in facts["width_reduced"]] == [
+        ("0000:01:00.0", ["0000:03:00.0", "0000:04:00.0"])
+    ]
 
 
 def test_an_idle_gpu_at_low_speed_is_not_reduced() -> None:
@@ -164,9 +197,15 @@ def test_the_width_comes_from_the_registers_where_sysfs_lacks_it() -> None:
 def test_a_redirecting_port_of_a_switch() -> None:
     facts, _ = gathered(below_a_switch(REDIRECT))
     assert facts["pairs"][0]["relation"] == "same_switch"
-    assert facts["redirecting_switch_ports"] == [{
-        "address": "0000:02:01.0", "kind": "downstream", "control_raw": "001d", "redirects": ["request_redirect", "completion_redirect"],
-        "pairs": ["0000:03:00.0 0000:04:00.0"]}]
+    assert facts["redirecting_switch_ports"] == [
+        {
+            "address": "0000:02:01.0",
+            "kind": "downstream",
+            "control_raw": "001d",
+            "redirects": ["request_redirect", "completion_redirect"],
+            "pairs": ["0000:03:00.0 0000:04:00.0"],
+        }
+    ]
     assert facts["redirecting_root_ports"] == []
 
 
@@ -220,7 +259,9 @@ def test_sysfs_without_uevent_is_read_from_single_files() -> None:
     tree = two_direct()
     del tree.records["read", "/sys/bus/pci/devices/%s/uevent" % A]
     tree.file("/sys/bus/pci/devices/%s/vendor" % A, "0x10de\n").file("/sys/bus/pci/devices/%s/device" % A, "0x2bb5\n")
-    tree.file("/sys/bus/pci/devices/%s/class" % A, "0x030200\n").directory("/sys/bus/pci/devices/" + A, {"driver": "../../../bus/pci/drivers/nvidia"})
+    tree.file("/sys/bus/pci/devices/%s/class" % A, "0x030200\n").directory(
+        "/sys/bus/pci/devices/" + A, {"driver": "../../../bus/pci/drivers/nvidia"}
+    )
     facts, _ = gathered(tree)
     assert facts["gpus"][A]["driver"] == "nvidia"
 
@@ -232,7 +273,8 @@ def test_the_path_below_a_domain_of_its_own_begins_at_the_last_root() -> None:
 
 
 def recorded_as_gpus(name: str, which: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """A guest that QEMU ran, its `which` devices taken for GPUs: sysfs as recorded, configuration space from lspci's dump."""
+    """A guest that QEMU ran, its `which` devices taken for GPUs: sysfs as recorded, configuration space from lspci's
+    dump."""
     tree = Tree()
     dump = gzip.decompress((RECORDINGS / (name + "-lspci-vvvxxxx.txt.gz")).read_bytes()).decode()
     spaces: dict[str, bytes] = {}
@@ -248,9 +290,17 @@ def recorded_as_gpus(name: str, which: str) -> tuple[dict[str, Any], list[dict[s
         parts = values["path"].split("/")[3:]
         ids = "%s:%s" % (values["vendor"][2:], values["device"][2:])
         is_gpu = ids == which
-        tree.device(address, tuple(parts[1:-1]), root=parts[0], ids="10de:2bb5" if is_gpu else ids,
-                    device_class="30200" if is_gpu else values["class"][2:], driver=values["driver"] or None, space=spaces[address],
-                    node=int(values["numa"]), width=None)
+        tree.device(
+            address,
+            tuple(parts[1:-1]),
+            root=parts[0],
+            ids="10de:2bb5" if is_gpu else ids,
+            device_class="30200" if is_gpu else values["class"][2:],
+            driver=values["driver"] or None,
+            space=spaces[address],
+            node=int(values["numa"]),
+            width=None,
+        )
     return gathered(tree)
 
 
@@ -262,8 +312,14 @@ def test_a_recorded_guest_with_a_switch_and_two_numa_nodes() -> None:
     assert relations.pop(("0000:cb:00.0", "0000:cc:00.0")) == "same_switch"
     assert set(relations.values()) == {"different_root_complex"}
     kinds = {address: bridge["kind"] for address, bridge in facts["bridges"].items()}
-    assert kinds == {"0000:00:0c.0": "root_port", "0000:b0:00.0": "root_port", "0000:c8:00.0": "root_port", "0000:c9:00.0": "upstream",
-                     "0000:ca:00.0": "downstream", "0000:ca:01.0": "downstream"}
+    assert kinds == {
+        "0000:00:0c.0": "root_port",
+        "0000:b0:00.0": "root_port",
+        "0000:c8:00.0": "root_port",
+        "0000:c9:00.0": "upstream",
+        "0000:ca:00.0": "downstream",
+        "0000:ca:01.0": "downstream",
+    }
     # The switch's ports have no ACS; the root port 00:0c.0 neither (disable-acs=on); the others redirect.
     assert facts["redirecting_switch_ports"] == []
     assert [port["address"] for port in facts["redirecting_root_ports"]] == ["0000:b0:00.0", "0000:c8:00.0"]
@@ -273,8 +329,15 @@ def test_a_recorded_guest_with_a_switch_and_two_numa_nodes() -> None:
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.dictionaries(st.sampled_from(["uevent", "config", "resource", "numa_node", "current_link_width", "max_link_width", "max_link_speed"]),
-                       st.binary(max_size=300), min_size=1))
+@given(
+    st.dictionaries(
+        st.sampled_from(
+            ["uevent", "config", "resource", "numa_node", "current_link_width", "max_link_width", "max_link_speed"]
+        ),
+        st.binary(max_size=300),
+        min_size=1,
+    )
+)
 def test_junk_in_sysfs_never_raises(junk: dict[str, bytes]) -> None:
     tree = two_direct()
     for name, data in junk.items():

@@ -1,4 +1,5 @@
 """The script that clears ACS redirection at boot: only the three bits, each port read back."""
+
 from __future__ import annotations
 
 import os
@@ -22,7 +23,11 @@ def ports(tmp_path: Path) -> Path:
 
 
 def run(ports: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = {"PATH": "%s:%s" % (ports / "bin", os.environ["PATH"]), "SETPCI_DIR": str(ports), "GPU_PCI_ACS_LIST": str(ports / "list")}
+    environment = {
+        "PATH": "%s:%s" % (ports / "bin", os.environ["PATH"]),
+        "SETPCI_DIR": str(ports),
+        "GPU_PCI_ACS_LIST": str(ports / "list"),
+    }
     return subprocess.run([str(SCRIPT), *arguments], env=environment, capture_output=True, text=True, check=False)
 
 

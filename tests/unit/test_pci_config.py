@@ -1,4 +1,5 @@
 """Configuration space, read from bytes, against lspci's reading of the same bytes, and against damage."""
+
 from __future__ import annotations
 
 import gzip
@@ -46,11 +47,15 @@ def test_bytes_and_lspcis_words_agree(address: str) -> None:
     ours, theirs = config_space.parse(BYTES[address]), WORDS[address]["config"]
     assert ours is not None
     assert {name: ours[name] for name in ("secondary_bus", "subordinate_bus", "acs", "resizable_bars")} == {
-        name: theirs[name] for name in ("secondary_bus", "subordinate_bus", "acs", "resizable_bars")}
+        name: theirs[name] for name in ("secondary_bus", "subordinate_bus", "acs", "resizable_bars")
+    }
     assert ours["express"] == theirs["express"]
 
 
-@pytest.mark.parametrize(("value", "redirects"), [(0x0000, False), (0x0011, False), (0x001D, True), (0x005F, True), (0x0004, True), (0x0008, True)])
+@pytest.mark.parametrize(
+    ("value", "redirects"),
+    [(0x0000, False), (0x0011, False), (0x001D, True), (0x005F, True), (0x0004, True), (0x0008, True)],
+)
 def test_acs_control_bit_by_bit(value: int, redirects: bool) -> None:
     """The values that setpci wrote and lspci showed in the recording of a port (0x007f reads back as 0x005f)."""
     data = bytearray(BYTES["0000:20:00.0"])
@@ -103,20 +108,31 @@ def test_lists_that_run_in_a_circle_end() -> None:
 
 
 def test_resizable_bar() -> None:
-    """A card with 256 MiB now and 32 GiB at most, and one with 512 TiB as the largest size (upper half of the control register)."""
+    """A card with 256 MiB now and 32 GiB at most, and one with 512 TiB as the largest size (upper half of the control
+    register)."""
     data = bytearray(pci_tree.config())
     struct.pack_into("<I", data, 0x100, 0x15 | 1 << 16)
     struct.pack_into("<II", data, 0x104, 0x0000FC00 << 4 | 0x10, 1 | 1 << 5 | 8 << 8)
-    assert (config_space.parse(bytes(data)) or {})["resizable_bars"] == [{"index": 1, "size_mib": 256, "max_size_mib": 32768}]
+    assert (config_space.parse(bytes(data)) or {})["resizable_bars"] == [
+        {"index": 1, "size_mib": 256, "max_size_mib": 32768}
+    ]
     struct.pack_into("<II", data, 0x104, 0, 2 | 1 << 5 | 17 << 8 | 2 << 16)
-    assert (config_space.parse(bytes(data)) or {})["resizable_bars"] == [{"index": 2, "size_mib": 131072, "max_size_mib": 1 << 29}]
+    assert (config_space.parse(bytes(data)) or {})["resizable_bars"] == [
+        {"index": 2, "size_mib": 131072, "max_size_mib": 1 << 29}
+    ]
 
 
 @settings(max_examples=150, deadline=None)
-@given(st.one_of(
-    st.binary(max_size=4200),
-    st.builds(lambda start, patch: GOOD[:start] + patch + GOOD[start + len(patch):], st.integers(0, 4095), st.binary(min_size=1, max_size=64)),
-))
+@given(
+    st.one_of(
+        st.binary(max_size=4200),
+        st.builds(
+            lambda start, patch: GOOD[:start] + patch + GOOD[start + len(patch) :],
+            st.integers(0, 4095),
+            st.binary(min_size=1, max_size=64),
+        ),
+    )
+)
 def test_any_bytes_are_read_without_a_fault_and_soon(data: bytes) -> None:
     began = time.monotonic()
     seen = config_space.parse(data)

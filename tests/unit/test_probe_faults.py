@@ -1,4 +1,6 @@
-"""The real worker on a stand-in for libcuda: every way in which CUDA or a pair of GPUs can fail is a fact, in bounded time."""
+"""The real worker on a stand-in for libcuda: every way in which CUDA or a pair of GPUs can fail is a fact, in bounded
+time."""
+
 from __future__ import annotations
 
 import json
@@ -37,10 +39,16 @@ def test_a_healthy_pair_is_measured_in_full(library: Path) -> None:
     assert found["ran"] and found["all_delivered"] is found["all_fast"] is True and found["cuda"]["result_code"] == 0
     assert {name: found[name] for name in p2p_probe.LISTS if found[name]} == {}
     pair = found["pairs"][AB]
-    assert {method: result["status"] for method, result in pair["delivered"].items()} == dict.fromkeys(("copy_engine", "sm_store", "sm_load"), "ok")
+    assert {method: result["status"] for method, result in pair["delivered"].items()} == dict.fromkeys(
+        ("copy_engine", "sm_store", "sm_load"), "ok"
+    )
     assert pair["control_delivered"]["status"] == "ok"
     assert set(pair["bandwidth_gb_s"]) == {"copy", "both_ways", "sm_store", "sm_load", "control_copy"}
-    assert set(pair["latency_us"]) == set(pair["control_latency_us"]) == {"copy_12k_back_to_back", "copy_12k_synchronised", "flag_round_trip"}
+    assert (
+        set(pair["latency_us"])
+        == set(pair["control_latency_us"])
+        == {"copy_12k_back_to_back", "copy_12k_synchronised", "flag_round_trip"}
+    )
     for figure in (*pair["bandwidth_gb_s"].values(), *pair["latency_us"].values()):
         assert figure["min"] <= figure["median"] <= figure["max"] and figure["iterations"] >= 3
         assert "size_mib" in figure or "size_bytes" in figure
@@ -48,7 +56,9 @@ def test_a_healthy_pair_is_measured_in_full(library: Path) -> None:
     assert pair["latency_us"]["copy_12k_back_to_back"]["median"] == pytest.approx(1.2 + 12288 / 50e3, rel=0.02)
     assert pair["control_latency_us"]["copy_12k_back_to_back"]["median"] == pytest.approx(14 + 12288 / 20e3, rel=0.02)
     assert pair["bandwidth_gb_s"]["copy"]["median"] == pytest.approx(2**20 / (1.2 + 2**20 / 50e3) / 1e3, rel=0.02)
-    assert pair["bandwidth_gb_s"]["both_ways"]["median"] == pytest.approx(2 * pair["bandwidth_gb_s"]["copy"]["median"], rel=0.05)
+    assert pair["bandwidth_gb_s"]["both_ways"]["median"] == pytest.approx(
+        2 * pair["bandwidth_gb_s"]["copy"]["median"], rel=0.05
+    )
     assert found["all_at_once"]["corrupt_pairs"] == []
 
 
@@ -68,7 +78,9 @@ host = HostMemory(cuda, one, 64 * MIB)
 print(json.dumps([deliver.check(one, other, method, host) for method in deliver.METHODS]))
 """
     command = [sys.executable, "-c", script, str(ROOT / "module_utils")]
-    answer = subprocess.run(command, env={**os.environ, "LD_LIBRARY_PATH": str(library)}, stdout=subprocess.PIPE, check=True)
+    answer = subprocess.run(
+        command, env={**os.environ, "LD_LIBRARY_PATH": str(library)}, stdout=subprocess.PIPE, check=True
+    )
     for result in json.loads(answer.stdout):
         assert result["status"] == "ok" and result["sizes"] == [12288, 65537, 2**20 + 16, 64 * 2**20]
 
@@ -91,7 +103,13 @@ def test_one_wrong_byte_at_the_end_of_a_large_transfer_is_found(library: Path) -
     found = facts(library, STANDIN_CORRUPT="1>0")
     result = found["pairs"][BA]["delivered"]["sm_store"]
     size = 2**20 - 4080
-    wanted = {"status": "corrupt", "first_bad_offset": size - 1, "bad_size": size, "bad_blocks_4k": 1, "found": "altered"}
+    wanted = {
+        "status": "corrupt",
+        "first_bad_offset": size - 1,
+        "bad_size": size,
+        "bad_blocks_4k": 1,
+        "found": "altered",
+    }
     assert {name: result[name] for name in wanted} == wanted
     assert found["undelivered_pairs"] == [BA] == found["one_way_pairs"]
     assert found["pairs"][AB]["verdict"] == "ok"
@@ -107,7 +125,9 @@ def test_one_wrong_byte_at_the_end_of_a_large_transfer_is_found(library: Path) -
         ({"STANDIN_STAGED": "0>1,1>0"}, {"staged_pairs": [AB, BA]}, "as if through host memory"),
     ],
 )
-def test_a_pair_that_stops_on_a_rung_is_in_its_list(library: Path, steered: dict[str, str], lists: dict[str, list[str]], words: str) -> None:
+def test_a_pair_that_stops_on_a_rung_is_in_its_list(
+    library: Path, steered: dict[str, str], lists: dict[str, list[str]], words: str
+) -> None:
     found = facts(library, **steered)
     assert {name: found[name] for name in p2p_probe.LISTS if found[name]} == lists
     assert words in found["pairs"][AB]["reason"]
@@ -124,7 +144,9 @@ def test_a_slow_pair_among_four_is_measured_again_alone(library: Path) -> None:
     raw = run_probe(library, STANDIN_GPUS="4", STANDIN_SLOW="0>2")
     slow = raw["pairs"]["%s->%s" % (A, C)]["bandwidth_gb_s"]
     assert slow["copy_alone"]["concurrent"] == 1 and slow["copy"]["concurrent"] == 2
-    assert [name for name, pair in raw["pairs"].items() if "copy_alone" in pair["bandwidth_gb_s"]] == ["%s->%s" % (A, C)]
+    assert [name for name, pair in raw["pairs"].items() if "copy_alone" in pair["bandwidth_gb_s"]] == [
+        "%s->%s" % (A, C)
+    ]
 
 
 @pytest.mark.parametrize("count", [3, 4])
@@ -210,9 +232,14 @@ def test_a_gpu_lost_in_the_middle_takes_only_its_own_pairs(library: Path) -> Non
 
 @pytest.mark.parametrize(
     ("steered", "reason"),
-    [({"STANDIN_NO_MEMORY": "1"}, "CUDA_ERROR_OUT_OF_MEMORY"), ({"STANDIN_TAKEN": "1"}, "CUDA_ERROR_DEVICE_UNAVAILABLE")],
+    [
+        ({"STANDIN_NO_MEMORY": "1"}, "CUDA_ERROR_OUT_OF_MEMORY"),
+        ({"STANDIN_TAKEN": "1"}, "CUDA_ERROR_DEVICE_UNAVAILABLE"),
+    ],
 )
-def test_a_gpu_that_cannot_be_used_is_left_out_with_the_reason(library: Path, steered: dict[str, str], reason: str) -> None:
+def test_a_gpu_that_cannot_be_used_is_left_out_with_the_reason(
+    library: Path, steered: dict[str, str], reason: str
+) -> None:
     found = facts(library, STANDIN_GPUS="3", **steered)
     assert found["skipped_gpus"] == ["%s: %s" % (B, reason)]
     assert found["pairs"]["%s->%s" % (A, C)]["verdict"] == "ok"
@@ -255,4 +282,9 @@ def test_the_environment_hides_no_gpu(library: Path) -> None:
 
 
 def test_the_same_keys_on_every_host(library: Path, tmp_path: Path) -> None:
-    assert set(facts(library)) == set(facts(tmp_path)) == set(facts(library, STANDIN_INIT="999")) == set(p2p_probe._empty())
+    assert (
+        set(facts(library))
+        == set(facts(tmp_path))
+        == set(facts(library, STANDIN_INIT="999"))
+        == set(p2p_probe._empty())
+    )

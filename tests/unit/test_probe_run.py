@@ -1,4 +1,5 @@
 """The child's life: limits, a parent that dies, a child that cannot be killed; the idle gate; replay."""
+
 from __future__ import annotations
 
 import json
@@ -18,7 +19,7 @@ import pytest
 from ansible.module_utils.gpu_host import p2p_probe
 from ansible.module_utils.gpu_host.evidence import bundle
 from ansible.module_utils.gpu_host.evidence.errors import Errors
-from ansible.module_utils.gpu_host.p2p_probe import all_reduce, worker_run
+from ansible.module_utils.gpu_host.probe import all_reduce, worker_run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from probe_library import AB, BA, IDLE, Host, compiled, run_probe
@@ -58,8 +59,11 @@ def test_the_whole_probe_ends_in_time(library: Path) -> None:
     assert raw["pairs"][AB]["claims"]["can_access"] is True  # what was known stays
 
 
-def test_a_child_that_cannot_be_killed_is_left_behind_and_described(library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No test can make an unkillable process. Here the signal does not reach it, and the rest of the way is the real one."""
+def test_a_child_that_cannot_be_killed_is_left_behind_and_described(
+    library: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No test can make an unkillable process. Here the signal does not reach it, and the rest of the way is the real
+    one."""
     pids: list[int] = []
     monkeypatch.setattr(worker_run.os, "killpg", lambda pid, number: pids.append(pid))
     monkeypatch.setattr(worker_run, "KILL_GRACE_SECONDS", 0.2)
@@ -79,7 +83,9 @@ def test_a_child_that_cannot_be_killed_is_left_behind_and_described(library: Pat
 def test_a_killed_parent_leaves_no_child(library: Path, steered: dict[str, str]) -> None:
     script = "import sys; sys.path.insert(0, %r); import probe; probe.importable()\n" % str(ROOT / "benchmarks")
     script += "from ansible.module_utils.gpu_host.probe.worker_run import Probe; Probe({'buffer_mib': 64}, 60).run()"
-    parent = subprocess.Popen([sys.executable, "-c", script], env={**os.environ, "LD_LIBRARY_PATH": str(library), **steered})
+    parent = subprocess.Popen(
+        [sys.executable, "-c", script], env={**os.environ, "LD_LIBRARY_PATH": str(library), **steered}
+    )
     assert wait_until(lambda: children_of(parent.pid))
     (child,) = children_of(parent.pid)
     time.sleep(0.3)
@@ -98,8 +104,14 @@ def test_no_child_is_left_after_a_probe(library: Path) -> None:
 @pytest.mark.parametrize(
     ("answers", "reason"),
     [
-        ({**IDLE, p2p_probe.APPS_COMMAND: "4711, /opt/sglang/bin/python3, weird, 94857\n"}, "in use by /opt/sglang/bin/python3, weird (pid 4711)"),
-        ({**IDLE, p2p_probe.GPUS_COMMAND: "00000000:01:00.0, 94857, 0, Disabled\n"}, "0000:01:00.0 has 94857 MiB in use"),
+        (
+            {**IDLE, p2p_probe.APPS_COMMAND: "4711, /opt/sglang/bin/python3, weird, 94857\n"},
+            "in use by /opt/sglang/bin/python3, weird (pid 4711)",
+        ),
+        (
+            {**IDLE, p2p_probe.GPUS_COMMAND: "00000000:01:00.0, 94857, 0, Disabled\n"},
+            "0000:01:00.0 has 94857 MiB in use",
+        ),
         ({**IDLE, p2p_probe.GPUS_COMMAND: "00000000:01:00.0, 4, 97, Disabled\n"}, "97 % busy"),
         ({}, "nothing says whether the GPUs are idle"),
     ],
@@ -144,19 +156,30 @@ JUNK = st.recursive(
 )
 
 
-@given(raw=st.dictionaries(st.sampled_from(["cuda", "devices", "pairs", "events", "many_to_one", "all_at_once", "options", "stages"]), JUNK))
+@given(
+    raw=st.dictionaries(
+        st.sampled_from(["cuda", "devices", "pairs", "events", "many_to_one", "all_at_once", "options", "stages"]), JUNK
+    )
+)
 @settings(max_examples=300, deadline=None)
 def test_any_record_gives_facts_of_the_same_shape(raw: dict[str, Any]) -> None:
-    records = [{"run": list(name), "status": "ok", "rc": 0, "stdout": json.dumps(raw)} for name in (worker_run.PROBE_COMMAND, ("p2p_collective",))]
+    records = [
+        {"run": list(name), "status": "ok", "rc": 0, "stdout": json.dumps(raw)}
+        for name in (worker_run.PROBE_COMMAND, ("p2p_collective",))
+    ]
     found = p2p_facts.facts(bundle.BundleEvidence({}, records), {})["ansible_facts"]["p2p_probe"]
     assert set(found) == {*p2p_probe._empty(), "errors"}
     assert all(isinstance(found[name], list) for name in p2p_probe.LISTS)
     assert found["verdicts"] is None or found["verdicts"].get("ok", 0) == 0
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{", '{"pairs": {"x": {}}}', '{"pairs": null, "events": null, "cuda": null}', "\ufffd"])
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{", '{"pairs": {"x": {}}}', '{"pairs": null, "events": null, "cuda": null}', "\ufffd"]
+)
 def test_a_damaged_record_is_an_error_not_a_traceback(text: str) -> None:
-    evidence = bundle.BundleEvidence({}, [{"run": list(worker_run.PROBE_COMMAND), "status": "ok", "rc": 0, "stdout": text}])
+    evidence = bundle.BundleEvidence(
+        {}, [{"run": list(worker_run.PROBE_COMMAND), "status": "ok", "rc": 0, "stdout": text}]
+    )
     found = p2p_facts.facts(evidence, {})["ansible_facts"]["p2p_probe"]
     assert found["ran"] is False and found["skipped_reason"]
 
@@ -169,10 +192,28 @@ def test_bad_arguments_are_refused() -> None:
 
 def test_the_module_runs_as_ansible_sends_it(library: Path, tmp_path: Path) -> None:
     """From a zip file in a temporary directory, in check mode, with the child's package inside."""
-    (tmp_path / "nvidia-smi").write_text("#!/bin/sh\ncase $* in *compute-apps*) ;; *) echo '00000000:01:00.0, 4, 0, Disabled';; esac\n")
+    (tmp_path / "nvidia-smi").write_text(
+        "#!/bin/sh\ncase $* in *compute-apps*) ;; *) echo '00000000:01:00.0, 4, 0, Disabled';; esac\n"
+    )
     (tmp_path / "nvidia-smi").chmod(0o755)
-    environment = {**os.environ, "LD_LIBRARY_PATH": str(library), "PATH": "%s:%s" % (tmp_path, os.environ["PATH"]), "ANSIBLE_HOME": str(tmp_path)}
-    command = [sys.executable, "-m", "ansible", "adhoc", "localhost", "-m", "p2p_facts", "-a", "buffer_mib=2 collective=false", "--check"]
+    environment = {
+        **os.environ,
+        "LD_LIBRARY_PATH": str(library),
+        "PATH": "%s:%s" % (tmp_path, os.environ["PATH"]),
+        "ANSIBLE_HOME": str(tmp_path),
+    }
+    command = [
+        sys.executable,
+        "-m",
+        "ansible",
+        "adhoc",
+        "localhost",
+        "-m",
+        "p2p_facts",
+        "-a",
+        "buffer_mib=2 collective=false",
+        "--check",
+    ]
     command += ["-e", "ansible_python_interpreter=" + sys.executable]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -181,7 +222,9 @@ def test_the_module_runs_as_ansible_sends_it(library: Path, tmp_path: Path) -> N
 
 def test_collective_needs_idle_gpus_and_two_of_them(library: Path) -> None:
     assert Host(library, STANDIN_GPUS="1").facts(collective="auto")["collective"]["reason"] == "one GPU"
-    busy = Host(library, {**IDLE, p2p_probe.GPUS_COMMAND: "00000000:01:00.0, 9000, 0, Disabled\n"}).facts(collective="auto")
+    busy = Host(library, {**IDLE, p2p_probe.GPUS_COMMAND: "00000000:01:00.0, 9000, 0, Disabled\n"}).facts(
+        collective="auto"
+    )
     assert "in use" in busy["collective"]["reason"]
     host = Host(library)
     host.commands[all_reduce.COLLECTIVE_COMMAND] = all_reduce.command("/nonexistent/python", {})

@@ -1,4 +1,5 @@
 """What the figures mean, with those that were measured on real hosts; what NCCL's log says; the kernels."""
+
 from __future__ import annotations
 
 import shutil
@@ -11,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "module_utils"))
 
 import pytest
 from ansible.module_utils.gpu_host import p2p_probe
-from ansible.module_utils.gpu_host.p2p_probe import all_reduce, pair_verdict
+from ansible.module_utils.gpu_host.probe import all_reduce, pair_verdict
 from gpu_probe import driver, gpu, kernels, load, measure
 
 GEN5 = {"link": {"speed_gt_s": 32.0, "width": 16}}
@@ -21,14 +22,19 @@ GOOD = {method: {"status": "ok"} for method in ("copy_engine", "sm_store", "sm_l
 NOTHING_KNOWN: dict[str, Any] = {"gb_s": None, "basis": ""}
 
 
-def pair(rate: float, latency: float, control: float = 32.6, control_latency: float = 13.7, **more: Any) -> dict[str, Any]:
+def pair(
+    rate: float, latency: float, control: float = 32.6, control_latency: float = 13.7, **more: Any
+) -> dict[str, Any]:
     """A directed pair as the worker puts it, with these medians."""
     return {
         "claims": {"can_access": True},
         "peer": {"enabled": True},
         "delivered": GOOD,
         "bandwidth_gb_s": {"copy": {"median": rate}, "control_copy": {"median": control}},
-        "latency_us": {"copy_12k_back_to_back": {"median": latency}, "flag_round_trip": {"median": 1.0, "no_answer": False}},
+        "latency_us": {
+            "copy_12k_back_to_back": {"median": latency},
+            "flag_round_trip": {"median": 1.0, "no_answer": False},
+        },
         "control_latency_us": {"copy_12k_back_to_back": {"median": control_latency}},
         **more,
     }
@@ -54,7 +60,9 @@ def pair(rate: float, latency: float, control: float = 32.6, control_latency: fl
         ("NODE", {}, False, 10.0, True),
     ],
 )
-def test_the_least_bandwidth_by_path_and_link(path: str, ends: dict[str, Any], in_guest: bool, rate: float, good: bool) -> None:
+def test_the_least_bandwidth_by_path_and_link(
+    path: str, ends: dict[str, Any], in_guest: bool, rate: float, good: bool
+) -> None:
     least = pair_verdict.least_bandwidth(path, (ends, ends), None, in_guest)
     assert (least["gb_s"] is None or rate >= least["gb_s"]) is good, least
     verdict = pair_verdict.judge(pair(rate, 1.0, control=5.0), least)
@@ -76,11 +84,31 @@ def test_the_slower_of_two_links_counts() -> None:
         (pair(394.5, 2.39, 37.4, 15.18), "ok", None),  # our H200 pair
         (pair(33.0, 7.9, 32.6, 8.1), "staged", "fast"),  # no better than its own control
         (pair(53.0, 0.45, claims={"can_access": False}), "not_granted", "granted"),
-        (pair(53.0, 0.45, claims={"can_access": False}, driver_status={"read": "OK", "write": "OK"}), "not_usable", "usable"),
-        (pair(53.0, 0.45, claims={"can_access": False}, driver_status={"read": "NS", "write": "NS"}), "not_granted", "granted"),
-        (pair(53.0, 0.45, peer={"enabled": False, "error": {"name": "CUDA_ERROR_PEER_ACCESS_UNSUPPORTED"}}), "not_usable", "usable"),
-        (pair(53.0, 0.45, delivered={**GOOD, "sm_store": {"status": "corrupt", "found": "altered"}}), "not_delivered", "delivered"),
-        (pair(53.0, 0.45, delivered={**GOOD, "sm_load": {"status": "error", "error": "x"}}), "not_delivered", "delivered"),
+        (
+            pair(53.0, 0.45, claims={"can_access": False}, driver_status={"read": "OK", "write": "OK"}),
+            "not_usable",
+            "usable",
+        ),
+        (
+            pair(53.0, 0.45, claims={"can_access": False}, driver_status={"read": "NS", "write": "NS"}),
+            "not_granted",
+            "granted",
+        ),
+        (
+            pair(53.0, 0.45, peer={"enabled": False, "error": {"name": "CUDA_ERROR_PEER_ACCESS_UNSUPPORTED"}}),
+            "not_usable",
+            "usable",
+        ),
+        (
+            pair(53.0, 0.45, delivered={**GOOD, "sm_store": {"status": "corrupt", "found": "altered"}}),
+            "not_delivered",
+            "delivered",
+        ),
+        (
+            pair(53.0, 0.45, delivered={**GOOD, "sm_load": {"status": "error", "error": "x"}}),
+            "not_delivered",
+            "delivered",
+        ),
         (pair(53.0, 0.45, error={"kind": "hung", "stage": "deliver by sm_store"}), "hung", "delivered"),
         (pair(53.0, 0.45, error={"kind": "hung", "stage": "latency"}), "hung", "fast"),
         (pair(53.0, 0.45, error={"name": "CUDA_ERROR_UNKNOWN", "stage": "control"}), "error", "granted"),
@@ -95,7 +123,10 @@ def test_the_first_rung_that_fails(found: dict[str, Any], verdict: str, rung: st
 
 
 def test_a_flag_that_never_shows_is_data_that_does_not_arrive() -> None:
-    flags = {"copy_12k_back_to_back": {"median": 1.0}, "flag_round_trip": {"median": None, "no_answer": True, "reason": "after 0 of 550 trips"}}
+    flags = {
+        "copy_12k_back_to_back": {"median": 1.0},
+        "flag_round_trip": {"median": None, "no_answer": True, "reason": "after 0 of 550 trips"},
+    }
     assert pair_verdict.judge(pair(53.0, 1.0, latency_us=flags), NOTHING_KNOWN)["verdict"] == "not_delivered"
 
 
@@ -140,7 +171,13 @@ def test_transports_of_nccl() -> None:
 
 
 def arm(state: str = "finished", wrong: int = 0, **more: Any) -> dict[str, Any]:
-    return {"state": state, "sizes": {"12288": {"wrong": wrong}}, "detail": None if state == "finished" else "rank 1 ended", "warnings": [], **more}
+    return {
+        "state": state,
+        "sizes": {"12288": {"wrong": wrong}},
+        "detail": None if state == "finished" else "rank 1 ended",
+        "warnings": [],
+        **more,
+    }
 
 
 @pytest.mark.parametrize(
@@ -156,7 +193,9 @@ def arm(state: str = "finished", wrong: int = 0, **more: Any) -> dict[str, Any]:
         (arm("hung"), {}, "inconclusive"),
     ],
 )
-def test_the_all_reduce_is_judged_against_its_control(configured: dict[str, Any], control: dict[str, Any], verdict: str) -> None:
+def test_the_all_reduce_is_judged_against_its_control(
+    configured: dict[str, Any], control: dict[str, Any], verdict: str
+) -> None:
     found = all_reduce.facts({"arms": {"configured": configured, "p2p_disabled": control}}, None)
     assert found["verdict"] == verdict
     assert (found["explanation"] is None) is (verdict == "ok")
@@ -170,7 +209,9 @@ def test_bus_bandwidth_is_reckoned_as_nccl_tests_does() -> None:
 
 
 def test_pairs_that_nccl_does_not_join_by_p2p_are_named() -> None:
-    found = all_reduce.facts({"arms": {"configured": arm(transports={"a->b": ["SHM/direct/direct"], "b->a": ["P2P/CUMEM"]})}}, None)
+    found = all_reduce.facts(
+        {"arms": {"configured": arm(transports={"a->b": ["SHM/direct/direct"], "b->a": ["P2P/CUMEM"]})}}, None
+    )
     assert found["pairs_without_p2p"] == ["a->b via SHM/direct/direct"]
 
 
@@ -198,10 +239,17 @@ def test_ranks_are_started_watched_and_ended(monkeypatch: pytest.MonkeyPatch, ho
     found = all_reduce.facts(raw, None)
     assert found["verdict"] == verdict, raw
     configured = raw["arms"]["configured"]
-    assert configured["transports"] == {"0000:01:00.0->0000:02:00.0": ["P2P/CUMEM"], "0000:02:00.0->0000:01:00.0": ["P2P/CUMEM"]}
+    assert configured["transports"] == {
+        "0000:01:00.0->0000:02:00.0": ["P2P/CUMEM"],
+        "0000:02:00.0->0000:01:00.0": ["P2P/CUMEM"],
+    }
     assert configured["warnings"] == ["odd"]
     if how == "hang":
-        assert configured["state"] == "hung" and "ranks [1]" in configured["detail"] and configured["hang_signature"] is not None
+        assert (
+            configured["state"] == "hung"
+            and "ranks [1]" in configured["detail"]
+            and configured["hang_signature"] is not None
+        )
     if how == "fail":
         assert "RuntimeError: NCCL error" in str(found["explanation"])
 
@@ -216,7 +264,13 @@ def test_the_kernels_are_valid_for_every_architecture(tmp_path: Path, architectu
     if compiler is None:
         pytest.skip("no ptxas")
     (tmp_path / "kernels.ptx").write_text(kernels.PTX)
-    done = subprocess.run([compiler, "-arch", architecture, "kernels.ptx", "-o", "out"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [compiler, "-arch", architecture, "kernels.ptx", "-o", "out"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -228,7 +282,9 @@ def test_the_kernels_have_the_names_and_parameters_that_the_callers_use() -> Non
 
 def test_the_signatures_are_those_of_cuda_h() -> None:
     """Counts of parameters against the header, where a toolkit is installed."""
-    header = next((path for path in map(Path, ("/usr/local/cuda/include/cuda.h", "/usr/include/cuda.h")) if path.exists()), None)
+    header = next(
+        (path for path in map(Path, ("/usr/local/cuda/include/cuda.h", "/usr/include/cuda.h")) if path.exists()), None
+    )
     header = header or next(iter(sorted(Path("/usr/local").glob("cuda-*/include/cuda.h"))), None)
     if header is None:
         pytest.skip("no cuda.h")
@@ -263,11 +319,22 @@ def test_the_schedule_has_every_pair_once_and_no_gpu_twice_in_a_round(count: int
 
 @pytest.mark.parametrize(
     ("text", "address"),
-    [("0000:01:00.0", "0000:01:00.0"), ("00000000:E1:00.0", "0000:e1:00.0"), ("10000:01:00.0", "10000:01:00.0"), ("0:3:00.0", "0000:3:00.0")],
+    [
+        ("0000:01:00.0", "0000:01:00.0"),
+        ("00000000:E1:00.0", "0000:e1:00.0"),
+        ("10000:01:00.0", "10000:01:00.0"),
+        ("0:3:00.0", "0000:3:00.0"),
+    ],
 )
 def test_addresses_are_the_kernels(text: str, address: str) -> None:
     assert gpu.normal_address(text) == address
 
 
 def test_a_figure_has_its_spread() -> None:
-    assert measure.figure([3.0, 1.0, 2.0, 10.0], size_mib=1) == {"median": 2.5, "min": 1.0, "max": 10.0, "iterations": 4, "size_mib": 1}
+    assert measure.figure([3.0, 1.0, 2.0, 10.0], size_mib=1) == {
+        "median": 2.5,
+        "min": 1.0,
+        "max": 10.0,
+        "iterations": 4,
+        "size_mib": 1,
+    }

@@ -37,8 +37,14 @@ def test_steps_of_a_simulation() -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("Need to get 16.6 MB of archives.\nAfter this operation, 65.0 MB of additional disk space will be used.\n", (16600000, 65000000)),
-        ("Need to get 0 B/5,234 kB of archives.\nAfter this operation, 1,024 B disk space will be freed.\n", (0, -1024)),
+        (
+            "Need to get 16.6 MB of archives.\nAfter this operation, 65.0 MB of additional disk space will be used.\n",
+            (16600000, 65000000),
+        ),
+        (
+            "Need to get 0 B/5,234 kB of archives.\nAfter this operation, 1,024 B disk space will be freed.\n",
+            (0, -1024),
+        ),
         ("E: nothing\n", (None, None)),
     ],
 )
@@ -67,7 +73,10 @@ ORDERED = [
 def test_versions_sort_as_dpkg_sorts_them() -> None:
     for left, right in zip(ORDERED, ORDERED[1:]):
         assert apt_parsing.newer(right, left) and not apt_parsing.newer(left, right), (left, right)
-        assert subprocess.run(["dpkg", "--compare-versions", right, "gt", left], check=False).returncode == 0, (left, right)
+        assert subprocess.run(["dpkg", "--compare-versions", right, "gt", left], check=False).returncode == 0, (
+            left,
+            right,
+        )
 
 
 @pytest.mark.parametrize(
@@ -109,7 +118,9 @@ def test_system(tmp_path: Path, text: str, packages: dict[str, Any], key: str) -
 
 def test_unsupported_system_lists_what_is_supported(tmp_path: Path) -> None:
     found = systems.system(release(tmp_path, 'ID=arch\nPRETTY_NAME="Arch Linux"\n'))
-    with pytest.raises(PlanError, match=r"Arch Linux is not supported\. Supported are: Debian 12, .*Proxmox VE 9 \(untested\)"):
+    with pytest.raises(
+        PlanError, match=r"Arch Linux is not supported\. Supported are: Debian 12, .*Proxmox VE 9 \(untested\)"
+    ):
         systems.choose_system(found, SYSTEMS)
     with pytest.raises(PlanError, match="architecture riscv64"):
         systems.choose_system({**found, "key": "debian12", "architecture": "riscv64"}, SYSTEMS)
@@ -122,10 +133,16 @@ def test_every_apt_system_has_a_verified_repository_and_its_packages() -> None:
         assert row["repository"]["uris"].startswith("https://"), name
         assert all(len(fingerprint) == 40 for fingerprint in row["repository"]["fingerprints"]), name
         for source in ("nvidia", "distribution"):
-            assert {"%s_%s" % (source, kind) for kind in ("open", "proprietary", "userspace")} <= set(row["packages"]), name
+            assert {"%s_%s" % (source, kind) for kind in ("open", "proprietary", "userspace")} <= set(
+                row["packages"]
+            ), name
         managed, exempt = TABLE["nvidia_apt_driver_packages"], TABLE["nvidia_apt_other_packages"]
         for kind in ("nvidia_open", "nvidia_proprietary", "nvidia_userspace"):
-            loose = [package for package in row["packages"][kind] if package != "dkms" and not apt_parsing.matches(package, managed)]
+            loose = [
+                package
+                for package in row["packages"][kind]
+                if package != "dkms" and not apt_parsing.matches(package, managed)
+            ]
             assert loose == [], (name, kind)
         assert not any(
             apt_parsing.matches(package, managed) and not apt_parsing.matches(package, exempt)
@@ -136,7 +153,12 @@ def test_every_apt_system_has_a_verified_repository_and_its_packages() -> None:
 @pytest.mark.parametrize(
     ("kernel", "packages", "running", "coming"),
     [
-        ("6.1.0-40-amd64", ["linux-image-amd64", "linux-image-6.1.0-40-amd64"], ["linux-headers-6.1.0-40-amd64"], ["linux-headers-amd64"]),
+        (
+            "6.1.0-40-amd64",
+            ["linux-image-amd64", "linux-image-6.1.0-40-amd64"],
+            ["linux-headers-6.1.0-40-amd64"],
+            ["linux-headers-amd64"],
+        ),
         (
             "6.8.0-60-generic",
             ["linux-image-generic-hwe-22.04", "linux-image-6.8.0-60-generic"],
@@ -240,8 +262,16 @@ def test_packages_of_two_versions_are_not_as_wanted(monkeypatch: pytest.MonkeyPa
             "would install nvidia-kernel-open-dkms. Not here.",
         ),
         ("Remv openssh-server [1:9]\n", {}, "would remove openssh-server, which does not belong to the driver"),
-        ("Inst libcuda1 [595.45.04-1] (580.95.05-1 x [amd64])\n", {}, r"go back from 595.45.04 to 580.95.05 \(1 packages\)"),
-        ("Inst linux-image-amd64 [1-1] (2-1 x [amd64])\n", {}, "would change linux-image-amd64, which is held on this host for another reason"),
+        (
+            "Inst libcuda1 [595.45.04-1] (580.95.05-1 x [amd64])\n",
+            {},
+            r"go back from 595.45.04 to 580.95.05 \(1 packages\)",
+        ),
+        (
+            "Inst linux-image-amd64 [1-1] (2-1 x [amd64])\n",
+            {},
+            "would change linux-image-amd64, which is held on this host for another reason",
+        ),
     ],
 )
 def test_refusals(monkeypatch: pytest.MonkeyPatch, simulation: str, options: dict[str, Any], message: str) -> None:
@@ -257,9 +287,13 @@ def test_interrupted_dpkg(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_package_names_on_ubuntu_carry_the_branch_below_590(monkeypatch: pytest.MonkeyPatch) -> None:
     for version, expected in (("580", "nvidia-dkms-580-open"), ("595", "nvidia-dkms-open")):
-        found = planner(FakeApt(), monkeypatch, package_set="nvidia_open", version=version)._packages(SYSTEMS["ubuntu2404"])
+        found = planner(FakeApt(), monkeypatch, package_set="nvidia_open", version=version)._packages(
+            SYSTEMS["ubuntu2404"]
+        )
         assert expected in found
-    found = planner(FakeApt(), monkeypatch, package_set="distribution_open", version="580")._packages(SYSTEMS["ubuntu2404"])
+    found = planner(FakeApt(), monkeypatch, package_set="distribution_open", version="580")._packages(
+        SYSTEMS["ubuntu2404"]
+    )
     assert "nvidia-dkms-580-server-open" in found
 
 
@@ -274,5 +308,7 @@ def test_toolkit_and_driver() -> None:
     assert toolkits.notes(["12.8"], "580.95.05") == []
     assert "minor version compatibility" in toolkits.notes(["13.1"], "580.95.05")[0]
     assert "no driver is loaded" in toolkits.notes(["13.1"], "")[0]
-    with pytest.raises(PlanError, match=r"CUDA 13.0 does not run on the driver 570.86.16 of this host: it needs 580.65.06 or newer"):
+    with pytest.raises(
+        PlanError, match=r"CUDA 13.0 does not run on the driver 570.86.16 of this host: it needs 580.65.06 or newer"
+    ):
         toolkits.notes(["13.0"], "570.86.16")

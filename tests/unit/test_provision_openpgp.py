@@ -28,7 +28,9 @@ USER = packet(b"someone <someone@example.org>", tag=13)
 
 def armor(data: bytes) -> bytes:
     body = base64.encodebytes(data).decode()
-    return ("-----BEGIN PGP PUBLIC KEY BLOCK-----\nVersion: x\n\n%s=abcd\n-----END PGP PUBLIC KEY BLOCK-----\n" % body).encode()
+    return (
+        "-----BEGIN PGP PUBLIC KEY BLOCK-----\nVersion: x\n\n%s=abcd\n-----END PGP PUBLIC KEY BLOCK-----\n" % body
+    ).encode()
 
 
 @pytest.mark.skipif(not shutil.which("gpg"), reason="gpg is not installed")
@@ -37,7 +39,11 @@ def test_same_fingerprint_as_gpg(tmp_path: Path, algorithm: str) -> None:
     home = tmp_path / "g"
     home.mkdir(mode=0o700)
     gpg = ["gpg", "--homedir", str(home), "--batch", "--quiet"]
-    subprocess.run([*gpg, "--passphrase", "", "--quick-gen-key", "t@example.org", algorithm, "sign", "1y"], check=True, capture_output=True)
+    subprocess.run(
+        [*gpg, "--passphrase", "", "--quick-gen-key", "t@example.org", algorithm, "sign", "1y"],
+        check=True,
+        capture_output=True,
+    )
     listing = subprocess.run([*gpg, "--with-colons", "--list-keys"], check=True, capture_output=True, text=True).stdout
     expected = next(line.split(":")[9] for line in listing.splitlines() if line.startswith("fpr"))
     for option in ([], ["--armor"]):
@@ -53,7 +59,15 @@ def test_every_key_of_a_file_counts() -> None:
 
 
 @pytest.mark.parametrize(
-    "data", [b"", b"<html>404</html>", KEY[:-1], USER, b"-----BEGIN PGP PUBLIC KEY BLOCK-----\ncut", armor(KEY).replace(b"A", b"*")]
+    "data",
+    [
+        b"",
+        b"<html>404</html>",
+        KEY[:-1],
+        USER,
+        b"-----BEGIN PGP PUBLIC KEY BLOCK-----\ncut",
+        armor(KEY).replace(b"A", b"*"),
+    ],
 )
 def test_no_key_file(data: bytes) -> None:
     with pytest.raises(openpgp.KeyFileError):

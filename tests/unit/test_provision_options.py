@@ -22,7 +22,9 @@ OWN = "/etc/modprobe.d/gpu-host-nvidia.conf"
 class Fake(Evidence):
     """Files by path, and commands by their words joined: (exit code, stdout, stderr). What is not told is absent."""
 
-    def __init__(self, files: dict[str, str] | None = None, commands: dict[str, tuple[int, str, str]] | None = None) -> None:
+    def __init__(
+        self, files: dict[str, str] | None = None, commands: dict[str, tuple[int, str, str]] | None = None
+    ) -> None:
         self.files, self.commands, self.asked = files or {}, commands or {}, []  # type: ignore[var-annotated]
 
     def read(self, path: str, limit: int = 0) -> Reading:
@@ -95,7 +97,10 @@ def test_what_is_written_is_read_back(options: dict[str, Any]) -> None:
 @pytest.mark.skipif(not shutil.which("modprobe"), reason="kmod is not installed")
 def test_kmod_reads_it_so(tmp_path: Path) -> None:
     text = module_options.render(
-        {"nvidia": {"NVreg_RegistryDwords": {"ForceP2P": "0x11", "RMForceP2PType": 1}}, "nvidia_uvm": {"uvm_disable_hmm": 1}}
+        {
+            "nvidia": {"NVreg_RegistryDwords": {"ForceP2P": "0x11", "RMForceP2PType": 1}},
+            "nvidia_uvm": {"uvm_disable_hmm": 1},
+        }
     )
     (tmp_path / "x.conf").write_text(text)
     told = subprocess.run(["modprobe", "-C", str(tmp_path), "-c"], capture_output=True, text=True, check=False).stdout
@@ -124,7 +129,8 @@ def test_conflicts_are_named_with_file_and_line() -> None:
     files = {
         OWN: "options nvidia_uvm uvm_disable_hmm=0\n",  # ours, about to be replaced
         "/etc/modprobe.d/a.conf": "# x\noptions nvidia-uvm uvm_disable_hmm=1\n",  # says the same
-        "/usr/lib/modprobe.d/b.conf": "options nvidia NVreg_X=1 \\\n  NVreg_Y=2\noptions nvidia_uvm uvm_disable_hmm=0\n",
+        "/usr/lib/modprobe.d/b.conf": "options nvidia NVreg_X=1 \\\n  NVreg_Y=2\noptions nvidia_uvm "
+        "uvm_disable_hmm=0\n",
         "/proc/cmdline": "ro nvidia_uvm.uvm_disable_hmm=0 quiet\n",
     }
     wanted = {"nvidia_uvm": {"uvm_disable_hmm": 1}, "nvidia": {"NVreg_Y": 3}}
@@ -146,7 +152,10 @@ def test_live_values() -> None:
         "nvidia": {"NVreg_RegistryDwords": {"ForceP2P": "0x11"}, "NVreg_EnableResizableBar": 0, "NVreg_Unknown": 1},
         "nvidia_drm": {"modeset": 1},
     }
-    found = {(row["module"], row["option"]): (row["live"], row["pending"]) for row in module_options.rows(Fake(files), wanted)}
+    found = {
+        (row["module"], row["option"]): (row["live"], row["pending"])
+        for row in module_options.rows(Fake(files), wanted)
+    }
     assert found == {
         ("nvidia_uvm", "uvm_disable_hmm"): ("N", True),
         ("nvidia", "NVreg_RegistryDwords"): ("ForceP2P=17", False),
@@ -157,7 +166,10 @@ def test_live_values() -> None:
 
 
 def test_unknown_option_is_found_where_the_module_can_be_asked() -> None:
-    told = {"modinfo -F parm nvidia_uvm": (0, "uvm_disable_hmm:Force-disable HMM (bool)\n", ""), "modinfo -F parm nvidia": (1, "", "not found")}
+    told = {
+        "modinfo -F parm nvidia_uvm": (0, "uvm_disable_hmm:Force-disable HMM (bool)\n", ""),
+        "modinfo -F parm nvidia": (1, "", "not found"),
+    }
     wanted = {"nvidia_uvm": {"uvm_disable_hm": 1}, "nvidia": {"NVreg_X": 1}}
     assert module_options.unknown_parameters(Fake(commands=told), wanted) == ["nvidia_uvm has no option uvm_disable_hm"]
 
@@ -169,8 +181,15 @@ def test_order_of_reload() -> None:
     assert module_options.to_reload(["nvidia_modeset"], loaded) == ["nvidia_drm", "nvidia_modeset"]
 
 
-ACTIVE = {"systemctl is-active nvidia-persistenced.service": (0, "active\n", ""), "systemctl is-active sglang.service": (0, "active\n", "")}
-INACTIVE = {"systemctl is-active %s" % unit: (3, "inactive\n", "") for unit in reloading.DRIVER_UNITS if "persistenced" not in unit}
+ACTIVE = {
+    "systemctl is-active nvidia-persistenced.service": (0, "active\n", ""),
+    "systemctl is-active sglang.service": (0, "active\n", ""),
+}
+INACTIVE = {
+    "systemctl is-active %s" % unit: (3, "inactive\n", "")
+    for unit in reloading.DRIVER_UNITS
+    if "persistenced" not in unit
+}
 
 
 def test_reload_stops_unloads_loads_and_starts_in_order() -> None:
@@ -195,12 +214,16 @@ def test_a_module_in_use_leaves_the_host_as_it_was() -> None:
     outcome = reloading.reload(Fake(commands={**ACTIVE, **INACTIVE, **busy}), ["nvidia_uvm", "nvidia"], [])
     assert (outcome["reloaded"], outcome["failed"]) == (False, False)
     assert "Module nvidia is in use" in outcome["reason"]
-    assert "modprobe nvidia_uvm" in outcome["log"] and outcome["log"][-1] == "systemctl start nvidia-persistenced.service"
+    assert (
+        "modprobe nvidia_uvm" in outcome["log"] and outcome["log"][-1] == "systemctl start nvidia-persistenced.service"
+    )
     assert "modprobe nvidia" not in outcome["log"]
 
 
 def test_a_module_that_does_not_come_back_is_a_failure() -> None:
-    lost = {"modprobe nvidia_uvm": (1, "", "modprobe: ERROR: could not insert 'nvidia_uvm': Key was rejected by service\n")}
+    lost = {
+        "modprobe nvidia_uvm": (1, "", "modprobe: ERROR: could not insert 'nvidia_uvm': Key was rejected by service\n")
+    }
     outcome = reloading.reload(Fake(commands={**INACTIVE, **lost}), ["nvidia_uvm"], [])
     assert outcome["failed"] and "Key was rejected by service" in outcome["reason"]
 
@@ -214,7 +237,13 @@ def process(root: Path, pid: int, command: str, targets: list[str], cgroup: str 
 
 
 def test_users(tmp_path: Path) -> None:
-    process(tmp_path, 20, "python3", ["/dev/nvidia0", "/dev/nvidia0", "/dev/nvidia-uvm", "/dev/null"], "0::/system.slice/sglang.service\n")
+    process(
+        tmp_path,
+        20,
+        "python3",
+        ["/dev/nvidia0", "/dev/nvidia0", "/dev/nvidia-uvm", "/dev/null"],
+        "0::/system.slice/sglang.service\n",
+    )
     process(tmp_path, 30, "python3", ["/dev/nvidiactl"], "0::/lxc/105/ns/system.slice/vllm.service\n")
     process(tmp_path, 40, "nvidia-persiste", ["/dev/nvidia0"])
     process(tmp_path, 50, "bash", ["/dev/null", "/dev/nvidiafoo", "/tmp/dev/nvidia0", "socket:[1]"])
@@ -222,7 +251,13 @@ def test_users(tmp_path: Path) -> None:
     found = gpu_users.processes(str(tmp_path))
     assert found["driver_services"] == ["nvidia-persistenced"] and found["unreadable"] == 0
     assert found["users"] == [
-        {"pid": 20, "command": "python3", "devices": ["/dev/nvidia-uvm", "/dev/nvidia0"], "unit": "sglang.service", "container": ""},
+        {
+            "pid": 20,
+            "command": "python3",
+            "devices": ["/dev/nvidia-uvm", "/dev/nvidia0"],
+            "unit": "sglang.service",
+            "container": "",
+        },
         {"pid": 30, "command": "python3", "devices": ["/dev/nvidiactl"], "unit": "vllm.service", "container": "105"},
     ]
     assert (
@@ -233,6 +268,12 @@ def test_users(tmp_path: Path) -> None:
 
 
 def test_serving_units() -> None:
-    text = "sglang-glm.service loaded active running SGLang\nssh.service loaded active running SSH\nvllm@1.service loaded activating auto-restart x\n"
+    text = (
+        "sglang-glm.service loaded active running SGLang\nssh.service loaded active running SSH\nvllm@1.service "
+        "loaded activating auto-restart x\n"
+    )
     evidence = Fake(commands={" ".join(gpu_users.UNITS_COMMAND): (0, text, "")})
-    assert gpu_users.serving_units(evidence, ["sglang*.service", "vllm*.service"]) == ["sglang-glm.service", "vllm@1.service"]
+    assert gpu_users.serving_units(evidence, ["sglang*.service", "vllm*.service"]) == [
+        "sglang-glm.service",
+        "vllm@1.service",
+    ]

@@ -1,4 +1,6 @@
-"""A whole Proxmox host: cards and their owners, guests resolved against them, what makes the nodes, and a guest's view of it."""
+"""A whole Proxmox host: cards and their owners, guests resolved against them, what makes the nodes, and a guest's view
+of it."""
+
 from __future__ import annotations
 
 import json
@@ -38,14 +40,22 @@ def vms(configs: dict[str, str], *more: dict[str, Any]) -> dict[str, dict[str, A
 
 
 def test_a_slot_means_all_functions_and_qemu_gives_them_names_that_set_cannot_address() -> None:
-    config = "machine: q35\nhostpci0: 0000:01:00,pcie=1\nhostpci1: 0000:11:00,pcie=1\nargs: -set device.hostpci0.x-nv-gpudirect-clique=1\n"
+    config = (
+        "machine: q35\nhostpci0: 0000:01:00,pcie=1\nhostpci1: 0000:11:00,pcie=1\nargs: -set "
+        "device.hostpci0.x-nv-gpudirect-clique=1\n"
+    )
     vm = vms({"101": config})["101"]
     first, second = vm["hostpci"]
-    assert first["addresses"] == ["0000:01:00.0", "0000:01:00.1"] and first["gpus"] == ["0000:01:00.0"] and first["qemu_id"] is None
+    assert (
+        first["addresses"] == ["0000:01:00.0", "0000:01:00.1"]
+        and first["gpus"] == ["0000:01:00.0"]
+        and first["qemu_id"] is None
+    )
     assert second["addresses"] == ["0000:11:00.0"] and second["qemu_id"] == "hostpci1"
     assert vm["gpus"] == GPUS and vm["gpu_count"] == 2 and vm["running"] is False
     assert vm["clique_faults"] == [
-        "hostpci0 (0000:01:00,pcie=1) passes several functions, which QEMU names hostpci0.0 ...; give the address with its function",
+        "hostpci0 (0000:01:00,pcie=1) passes several functions, which QEMU names hostpci0.0 ...; give the address "
+        "with its function",
         "hostpci1 (0000:11:00.0) has no clique",
     ]
 
@@ -58,10 +68,16 @@ def test_the_audio_function_is_no_gpu() -> None:
 @pytest.mark.parametrize(
     ("args", "fault"),
     [
-        ("device.hostpci0.x-nv-gpudirect-clique=1 -set device.hostpci1.x-nv-gpudirect-clique=2", "cliques differ (1, 2)"),
+        (
+            "device.hostpci0.x-nv-gpudirect-clique=1 -set device.hostpci1.x-nv-gpudirect-clique=2",
+            "cliques differ (1, 2)",
+        ),
         ("device.hostpci0.0.x-nv-gpudirect-clique=1", "-set cannot address a name with a dot"),
         ("device.hostpci9.x-nv-gpudirect-clique=1", "hostpci9 has a clique and is no device of this VM"),
-        ("device.hostpci0.x-nv-gpudirect-clique=1 -set device.hostpci1.x-nv-gpudirect-clique=1 -cpu host,kvm=off", "the hypervisor is hidden"),
+        (
+            "device.hostpci0.x-nv-gpudirect-clique=1 -set device.hostpci1.x-nv-gpudirect-clique=1 -cpu host,kvm=off",
+            "the hypervisor is hidden",
+        ),
     ],
 )
 def test_clique_grants_that_do_not_hold(args: str, fault: str) -> None:
@@ -70,8 +86,13 @@ def test_clique_grants_that_do_not_hold(args: str, fault: str) -> None:
 
 
 def test_a_mapping_is_looked_up_for_this_node() -> None:
-    mapping = "gpu\n\tmap node=pve2,path=0000:99:00.0\n\tmap node=pve1,path=0000:01:00.0\n\tmap node=pve1,path=0000:11:00.0\n"
-    found = vms({"101": "hostpci0: mapping=gpu,pcie=1\n", "102": "hostpci0: mapping=gone\n"}, file(node_guests.MAPPING_FILE, mapping))
+    mapping = (
+        "gpu\n\tmap node=pve2,path=0000:99:00.0\n\tmap node=pve1,path=0000:01:00.0\n\tmap node=pve1,path=0000:11:00.0\n"
+    )
+    found = vms(
+        {"101": "hostpci0: mapping=gpu,pcie=1\n", "102": "hostpci0: mapping=gone\n"},
+        file(node_guests.MAPPING_FILE, mapping),
+    )
     entry = found["101"]["hostpci"][0]
     assert entry["addresses"] == GPUS and entry["alternatives"] == 2
     # Proxmox takes one of the two when the VM starts: nothing is claimed for certain, and one GPU comes.
@@ -81,7 +102,13 @@ def test_a_mapping_is_looked_up_for_this_node() -> None:
 
 
 def test_a_vm_without_devices_is_only_named() -> None:
-    assert vms({"100": "name: router\ncores: 1\n"})["100"] == {"type": "vm", "name": "router", "gpus": [], "claims": [], "gpu_count": 0}
+    assert vms({"100": "name: router\ncores: 1\n"})["100"] == {
+        "type": "vm",
+        "name": "router",
+        "gpus": [],
+        "claims": [],
+        "gpu_count": 0,
+    }
 
 
 def test_a_stale_pid_file_is_no_running_vm() -> None:
@@ -91,7 +118,10 @@ def test_a_stale_pid_file_is_no_running_vm() -> None:
 
 
 def test_a_pid_file_that_was_not_captured_leaves_the_state_unknown() -> None:
-    records = [folder(node_guests.VM_DIRECTORY, "101.conf"), file(node_guests.VM_DIRECTORY + "/101.conf", "hostpci0: 0000:01:00.0\n")]
+    records = [
+        folder(node_guests.VM_DIRECTORY, "101.conf"),
+        file(node_guests.VM_DIRECTORY + "/101.conf", "hostpci0: 0000:01:00.0\n"),
+    ]
     errors = Errors("proxmox")
     found = node_guests.vms(bundle.BundleEvidence({}, records), errors, "pve1", DEVICES)
     assert found is not None and found["101"]["running"] is None and found["101"]["restart_pending"] is None
@@ -99,13 +129,26 @@ def test_a_pid_file_that_was_not_captured_leaves_the_state_unknown() -> None:
 
 
 def test_without_sysfs_nothing_is_said_of_gpus() -> None:
-    records = [folder(node_guests.VM_DIRECTORY, "101.conf"), file(node_guests.VM_DIRECTORY + "/101.conf", "hostpci0: 0000:01:00.0\n")]
+    records = [
+        folder(node_guests.VM_DIRECTORY, "101.conf"),
+        file(node_guests.VM_DIRECTORY + "/101.conf", "hostpci0: 0000:01:00.0\n"),
+    ]
     found = node_guests.vms(bundle.BundleEvidence({}, records), Errors("proxmox"), "pve1", None)
     assert found is not None and found["101"]["gpus"] is None and found["101"]["clique_faults"] is None
 
 
-def card(driver: str, *claims: dict[str, Any], vfio: str | None = None, others: list[str] | None = None) -> dict[str, dict[str, Any]]:
-    return {"0000:01:00.0": {"driver": driver, "claimed_by": list(claims), "vfio_at_boot": vfio, "iommu_group": "2", "group_others": others or []}}
+def card(
+    driver: str, *claims: dict[str, Any], vfio: str | None = None, others: list[str] | None = None
+) -> dict[str, dict[str, Any]]:
+    return {
+        "0000:01:00.0": {
+            "driver": driver,
+            "claimed_by": list(claims),
+            "vfio_at_boot": vfio,
+            "iommu_group": "2",
+            "group_others": others or [],
+        }
+    }
 
 
 def claim(kind: str, vmid: str, running: bool | None = False, onboot: bool = False) -> dict[str, Any]:
@@ -129,7 +172,10 @@ def test_drivers_against_owners() -> None:
     conflicts = card_claims.driver_conflicts
     assert conflicts(card("nvidia", claim("lxc", "102", True))) == []
     assert "needs the host's nvidia driver" in conflicts(card("vfio-pci", claim("lxc", "102", True)))[0]
-    assert "/etc/modprobe.d/vfio.conf" in conflicts(card("nvidia", claim("lxc", "102", True), vfio="/etc/modprobe.d/vfio.conf"))[0]
+    assert (
+        "/etc/modprobe.d/vfio.conf"
+        in conflicts(card("nvidia", claim("lxc", "102", True), vfio="/etc/modprobe.d/vfio.conf"))[0]
+    )
     assert conflicts(card("vfio-pci", claim("vm", "101", True))) == []
     assert "bound to nvidia although VM 101 (running)" in conflicts(card("nvidia", claim("vm", "101", True)))[0]
     # Proxmox binds the card when the VM starts.
@@ -139,13 +185,20 @@ def test_drivers_against_owners() -> None:
 def test_groups() -> None:
     vm = claim("vm", "101", True)
     assert card_claims.shared_groups(card("vfio-pci", vm, others=["0000:00:01.1"]), {"0000:00:01.1"}) == []
-    assert card_claims.shared_groups(card("vfio-pci", vm, others=["0000:a1:00.0"]), set()) == ["0000:01:00.0: group 2 also holds 0000:a1:00.0"]
+    assert card_claims.shared_groups(card("vfio-pci", vm, others=["0000:a1:00.0"]), set()) == [
+        "0000:01:00.0: group 2 also holds 0000:a1:00.0"
+    ]
     assert card_claims.shared_groups(card("nvidia", claim("lxc", "1", True), others=["0000:a1:00.0"]), set()) == []
 
 
 def test_vfio_ids() -> None:
-    text = "options vfio-pci ids=10DE:2bb5,10de:22e8:1:2 disable_vga=1\n#options vfio-pci ids=1:2\noptions kvm ignore_msrs=1\n"
-    evidence = bundle.BundleEvidence({}, [folder("/etc/modprobe.d", "vfio.conf"), file("/etc/modprobe.d/vfio.conf", text)])
+    text = (
+        "options vfio-pci ids=10DE:2bb5,10de:22e8:1:2 disable_vga=1\n#options vfio-pci ids=1:2\noptions kvm "
+        "ignore_msrs=1\n"
+    )
+    evidence = bundle.BundleEvidence(
+        {}, [folder("/etc/modprobe.d", "vfio.conf"), file("/etc/modprobe.d/vfio.conf", text)]
+    )
     assert node_driver.vfio_ids(evidence, ["quiet", "vfio-pci.ids=8086:1234"]) == {
         "10de:2bb5": "/etc/modprobe.d/vfio.conf",
         "10de:22e8": "/etc/modprobe.d/vfio.conf",
@@ -203,7 +256,13 @@ def test_a_guest_sees_its_host_without_the_other_guests() -> None:
     guests = {"vms": {"101": {"type": "vm", "gpu_count": 2}}, "containers": {"102": {"type": "lxc", "gpu_count": 0}}}
     facts = {**dict.fromkeys(proxmox.KEYS), "node": "pve1", **guests}
     view = proxmox.for_guest(facts, "hv", 101)
-    assert view["guest"]["type"] == "vm" and view["gives"] == "vm" and view["has_guest"] is True and "vms" not in view and view["name"] == "hv"
+    assert (
+        view["guest"]["type"] == "vm"
+        and view["gives"] == "vm"
+        and view["has_guest"] is True
+        and "vms" not in view
+        and view["name"] == "hv"
+    )
     assert proxmox.for_guest(facts, "hv", "102")["gives"] == ""
     assert proxmox.for_guest(facts, "hv", 999)["has_guest"] is False
     assert proxmox.for_guest(None, "hv", 101)["has_guest"] is None
@@ -212,9 +271,19 @@ def test_a_guest_sees_its_host_without_the_other_guests() -> None:
 CONFIGS = st.lists(
     st.one_of(
         st.text(max_size=40),
-        st.sampled_from(["hostpci0: 0000:01:00.0", "hostpci1: mapping=x", "args: -set 'x", "cpu: ,,=", "machine: ,", "memory: x"]),
+        st.sampled_from(
+            ["hostpci0: 0000:01:00.0", "hostpci1: mapping=x", "args: -set 'x", "cpu: ,,=", "machine: ,", "memory: x"]
+        ),
         st.sampled_from(["[PENDING]", "delete: hostpci0", "[", "[snap]"]),
-        st.sampled_from(["lxc.mount.entry: /dev/nvidia0", "lxc.cgroup2.devices.allow: c 1:", "dev0: ,mode=", "dev1: /dev/nvidia0", "lxc.x ="]),
+        st.sampled_from(
+            [
+                "lxc.mount.entry: /dev/nvidia0",
+                "lxc.cgroup2.devices.allow: c 1:",
+                "dev0: ,mode=",
+                "dev1: /dev/nvidia0",
+                "lxc.x =",
+            ]
+        ),
     ),
     max_size=12,
 ).map("\n".join)

@@ -1,4 +1,5 @@
 """Which loader boots a Proxmox host, what it will pass to the kernel, and what of it the running kernel has."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -11,11 +12,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 
-def boot(files: dict[str, str | None], lists: dict[str, list[str]] | None = None, status: str | None = None) -> tuple[dict[str, Any], Errors]:
+def boot(
+    files: dict[str, str | None], lists: dict[str, list[str]] | None = None, status: str | None = None
+) -> tuple[dict[str, Any], Errors]:
     records: list[dict[str, Any]] = [
-        {"read": path, "status": "absent"} if text is None else {"read": path, "status": "ok", "text": text} for path, text in files.items()
+        {"read": path, "status": "absent"} if text is None else {"read": path, "status": "ok", "text": text}
+        for path, text in files.items()
     ]
-    records += [{"list": path, "status": "ok", "entries": {name: {"kind": "file"} for name in names}} for path, names in (lists or {}).items()]
+    records += [
+        {"list": path, "status": "ok", "entries": {name: {"kind": "file"} for name in names}}
+        for path, names in (lists or {}).items()
+    ]
     if status is not None:
         records.append({"run": node_boot.STATUS, "status": "ok", "rc": 0, "stdout": status})
     errors = Errors("proxmox")
@@ -30,7 +37,11 @@ def test_systemd_boot() -> None:
             "/etc/kernel/cmdline": "root=ZFS=rpool/ROOT/pve-1 boot=zfs\nsecond line=ignored\n",
         }
     )
-    assert facts["loader"] == "systemd-boot" and facts["refresh"] == "proxmox-boot-tool refresh" and facts["source"] == "/etc/kernel/cmdline"
+    assert (
+        facts["loader"] == "systemd-boot"
+        and facts["refresh"] == "proxmox-boot-tool refresh"
+        and facts["source"] == "/etc/kernel/cmdline"
+    )
     assert facts["to_come"] == [] and facts["to_go"] == ["iommu=pt"]
     assert errors.entries == []
 
@@ -67,7 +78,9 @@ def test_grub_on_esps_that_proxmox_boot_tool_keeps() -> None:
     ],
 )
 def test_the_tool_is_asked_when_the_command_line_does_not_tell(status: str, loader: str | None) -> None:
-    facts, _errors = boot({"/proc/cmdline": "root=x", "/etc/kernel/proxmox-boot-uuids": "A\n", "/etc/kernel/cmdline": ""}, status=status)
+    facts, _errors = boot(
+        {"/proc/cmdline": "root=x", "/etc/kernel/proxmox-boot-uuids": "A\n", "/etc/kernel/cmdline": ""}, status=status
+    )
     assert facts["loader"] == loader
     if loader is None:
         assert facts["configured"] is None and facts["to_come"] is None and facts["to_go"] is None

@@ -1,4 +1,5 @@
 """The grammar of guest configurations: any text is read, kept byte for byte, and sections are never mixed up."""
+
 from __future__ import annotations
 
 import time
@@ -29,7 +30,11 @@ snaptime: 1
 
 def test_the_current_settings_end_at_the_first_section() -> None:
     config = guest_config.parse(FULL)
-    assert config.current.settings() == {"args": "-cpu 'host,kvm=off'", "memory": "4096", "net0": "virtio=02:00:00:00:00:01,bridge=vmbr0"}
+    assert config.current.settings() == {
+        "args": "-cpu 'host,kvm=off'",
+        "memory": "4096",
+        "net0": "virtio=02:00:00:00:00:01,bridge=vmbr0",
+    }
     assert guest_config.pending_changes(config.pending) == ({"machine": "q35"}, ["args", "net0"])
     assert config.snapshots == ["before"]
     assert [section.kind for section in config.sections] == ["current", "pending", "special", "snapshot"]
@@ -59,7 +64,10 @@ def test_the_last_of_a_repeated_key_counts_and_is_named() -> None:
 
 
 def test_raw_keys_repeat_with_a_colon_or_an_equals_sign() -> None:
-    text = "lxc.cgroup2.devices.allow: c 195:* rwm\nlxc.cgroup2.devices.allow = c 508:* rwm\nlxc.apparmor.profile=unconfined\n"
+    text = (
+        "lxc.cgroup2.devices.allow: c 195:* rwm\nlxc.cgroup2.devices.allow = c 508:* "
+        "rwm\nlxc.apparmor.profile=unconfined\n"
+    )
     section = guest_config.parse(text).current
     assert section.raw() == [
         ("lxc.cgroup2.devices.allow", "c 195:* rwm"),
@@ -75,12 +83,16 @@ def test_what_is_no_setting_is_junk_with_its_line() -> None:
 
 
 def test_a_description_that_looks_like_keys_and_sections_sets_nothing() -> None:
-    config = guest_config.parse("#[PENDING]\n#hostpci0: 0000:01:00.0\n#\u00fcber, \u2028 und \x85 dazwischen\nname: x\n")
+    config = guest_config.parse(
+        "#[PENDING]\n#hostpci0: 0000:01:00.0\n#\u00fcber, \u2028 und \x85 dazwischen\nname: x\n"
+    )
     assert len(config.sections) == 1 and config.current.settings() == {"name": "x"}
 
 
 def test_ten_thousand_snapshots_take_no_time() -> None:
-    text = "machine: q35\n" + "".join("[snap%d]\nmachine: pc\nhostpci0: 0000:01:00.0\n" % number for number in range(10000))
+    text = "machine: q35\n" + "".join(
+        "[snap%d]\nmachine: pc\nhostpci0: 0000:01:00.0\n" % number for number in range(10000)
+    )
     began = time.perf_counter()
     config = guest_config.parse(text)
     assert config.current.settings() == {"machine": "q35"} and len(config.snapshots) == 10000
@@ -94,11 +106,31 @@ def test_lines_are_left_out_and_nothing_else_is_touched() -> None:
 
 
 KEYS = st.from_regex(r"[a-z][a-z_\-]{0,8}[0-9]{0,3}", fullmatch=True)
-VALUES = st.text(st.characters(exclude_characters="\n\r", exclude_categories=("Cs",)), min_size=1).map(str.strip).filter(bool)
+VALUES = (
+    st.text(st.characters(exclude_characters="\n\r", exclude_categories=("Cs",)), min_size=1)
+    .map(str.strip)
+    .filter(bool)
+)
 LINES = st.one_of(
     st.tuples(KEYS, VALUES).map(lambda pair: "%s: %s" % pair),
     st.text(st.characters(exclude_characters="\n", exclude_categories=("Cs",))).map(lambda text: "#" + text),
-    st.sampled_from(["", "[PENDING]", "[snap]", "[special:x]", "[:3]", "[", "]", "[open", "junk", "lxc.a.b: c", "lxc.a.b = c", "\r", "\t"]),
+    st.sampled_from(
+        [
+            "",
+            "[PENDING]",
+            "[snap]",
+            "[special:x]",
+            "[:3]",
+            "[",
+            "]",
+            "[open",
+            "junk",
+            "lxc.a.b: c",
+            "lxc.a.b = c",
+            "\r",
+            "\t",
+        ]
+    ),
     st.text(st.characters(exclude_characters="\n", exclude_categories=("Cs",))),
 )
 
@@ -126,13 +158,18 @@ def test_what_is_written_is_read(settings: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "expected"), [("1", True), ("on", True), ("Yes", True), ("0", False), ("off", False), ("maybe", None), (None, None)]
+    ("value", "expected"),
+    [("1", True), ("on", True), ("Yes", True), ("0", False), ("off", False), ("maybe", None), (None, None)],
 )
 def test_booleans(value: str | None, expected: bool | None) -> None:
     assert guest_config.truth(value) is expected
 
 
 def test_property_strings() -> None:
-    assert guest_config.properties("0000:01:00.0,pcie=1,x-vga=on", "host") == {"host": "0000:01:00.0", "pcie": "1", "x-vga": "on"}
+    assert guest_config.properties("0000:01:00.0,pcie=1,x-vga=on", "host") == {
+        "host": "0000:01:00.0",
+        "pcie": "1",
+        "x-vga": "on",
+    }
     assert guest_config.properties("mapping=gpu,,pcie=1", "host") == {"mapping": "gpu", "pcie": "1"}
     assert guest_config.properties("", "host") == {}

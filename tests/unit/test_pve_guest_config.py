@@ -1,4 +1,6 @@
-"""The module that gives guests their GPUs, against stand-ins for qm, pct and lxc-info that behave as Proxmox documents them."""
+"""The module that gives guests their GPUs, against stand-ins for qm, pct and lxc-info that behave as Proxmox documents
+them."""
+
 from __future__ import annotations
 
 import os
@@ -15,7 +17,10 @@ from ansible.module_utils.gpu_provision import pve_apply
 
 BIN = Path(__file__).resolve().parents[1] / "fixtures" / "pve" / "bin"
 GPUS = ["0000:01:00.0", "0000:11:00.0"]
-VM = "#my notes\ncores: 8\nhostpci0: 0000:01:00.0\nmemory: 65536\nname: llm\nnet0: virtio=02:00:00:00:00:01,bridge=vmbr0\n"
+VM = (
+    "#my notes\ncores: 8\nhostpci0: 0000:01:00.0\nmemory: 65536\nname: llm\nnet0: "
+    "virtio=02:00:00:00:00:01,bridge=vmbr0\n"
+)
 SNAPSHOT = "\n[before]\ncores: 2\nhostpci0: 0000:11:00\n"
 CONTAINER = (
     "hostname: ct\nmemory: 4096\nlxc.cgroup2.devices.allow: c 195:* rwm\nlxc.cgroup2.devices.allow: c 508:* rwm\n"
@@ -30,12 +35,20 @@ class Host:
         self.root = root
         self.evidence = LiveEvidence(str(root))
         for path, text in {
-            "/proc/devices": "Character devices:\n  1 mem\n 10 misc\n195 nvidia\n511 nvidia-uvm\n\nBlock devices:\n259 blkext\n",
+            "/proc/devices": "Character devices:\n  1 mem\n 10 misc\n195 nvidia\n511 nvidia-uvm\n\nBlock "
+            "devices:\n259 blkext\n",
             "/proc/cmdline": "BOOT_IMAGE=/boot/vmlinuz root=x ro\n",
             "/proc/modules": "",
         }.items():
             self.write(path, text)
-        for name in ("/etc/pve/qemu-server", "/etc/pve/lxc", "/dev", "/sys/bus/pci/devices", "/run/qemu-server", "/var"):
+        for name in (
+            "/etc/pve/qemu-server",
+            "/etc/pve/lxc",
+            "/dev",
+            "/sys/bus/pci/devices",
+            "/run/qemu-server",
+            "/var",
+        ):
             (root / name[1:]).mkdir(parents=True, exist_ok=True)
         (root / "var/run").symlink_to("../run")
         for minor, address in enumerate(GPUS):
@@ -87,11 +100,21 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
 def test_a_stopped_vm(host: Host) -> None:
     result = host.configure("vm", 101, GPUS, machine="q35")
     text = host.read("/etc/pve/qemu-server/101.conf")
-    assert "machine: q35\n" in text and "hostpci0: 0000:01:00.0,pcie=1\n" in text and "hostpci1: 0000:11:00.0,pcie=1\n" in text
+    assert (
+        "machine: q35\n" in text
+        and "hostpci0: 0000:01:00.0,pcie=1\n" in text
+        and "hostpci1: 0000:11:00.0,pcie=1\n" in text
+    )
     # What is not ours stays: the notes, the network, the snapshot.
-    assert text.startswith("#my notes\n") and "net0: virtio=02:00:00:00:00:01,bridge=vmbr0\n" in text and text.endswith(SNAPSHOT.lstrip("\n"))
+    assert (
+        text.startswith("#my notes\n")
+        and "net0: virtio=02:00:00:00:00:01,bridge=vmbr0\n" in text
+        and text.endswith(SNAPSHOT.lstrip("\n"))
+    )
     assert result["changed"] is True and result["restart_needed"] is False
-    assert result["commands"] == ["qm set 101 --machine q35 --hostpci0 0000:01:00.0,pcie=1 --hostpci1 0000:11:00.0,pcie=1"]
+    assert result["commands"] == [
+        "qm set 101 --machine q35 --hostpci0 0000:01:00.0,pcie=1 --hostpci1 0000:11:00.0,pcie=1"
+    ]
     assert host.read(result["backup"]) == VM + SNAPSHOT
     assert result["diff"]["before"] == "hostpci0: 0000:01:00.0\n"
     again = host.configure("vm", 101, GPUS, machine="q35")
@@ -103,7 +126,11 @@ def test_check_mode_changes_nothing_and_says_the_same(host: Host) -> None:
     checked = host.configure("vm", 101, GPUS, check=True, machine="q35")
     assert host.read("/etc/pve/qemu-server/101.conf") == before and not (host.root / "var/backups").exists()
     done = host.configure("vm", 101, GPUS, machine="q35")
-    assert (checked["changed"], checked["commands"], checked["diff"]) == (done["changed"], done["commands"], done["diff"])
+    assert (checked["changed"], checked["commands"], checked["diff"]) == (
+        done["changed"],
+        done["commands"],
+        done["diff"],
+    )
 
 
 def test_a_running_vm_keeps_running_until_told_otherwise(host: Host) -> None:
@@ -111,8 +138,14 @@ def test_a_running_vm_keeps_running_until_told_otherwise(host: Host) -> None:
     host.tool("qm", "start", "101")
     pid = host.read("/run/qemu-server/101.pid")
     result = host.configure("vm", 101, GPUS, machine="q35")
-    assert result["restart_needed"] is True and result["restarted"] is False and host.read("/run/qemu-server/101.pid") == pid
-    assert any(reason.startswith("machine: configured q35, running i440fx") for reason in result["restart_reasons"]), result["restart_reasons"]
+    assert (
+        result["restart_needed"] is True
+        and result["restarted"] is False
+        and host.read("/run/qemu-server/101.pid") == pid
+    )
+    assert any(reason.startswith("machine: configured q35, running i440fx") for reason in result["restart_reasons"]), (
+        result["restart_reasons"]
+    )
     assert "[PENDING]" in host.read("/etc/pve/qemu-server/101.conf")
     again = host.configure("vm", 101, GPUS, machine="q35")
     assert again["changed"] is False and again["restart_needed"] is True
@@ -173,7 +206,10 @@ def test_a_card_has_one_owner(host: Host) -> None:
 
 
 def test_containers_share_a_card(host: Host) -> None:
-    host.write("/etc/pve/lxc/104.conf", "hostname: other\nonboot: 1\ndev0: /dev/nvidia0\ndev1: /dev/nvidiactl\ndev2: /dev/nvidia-uvm\n")
+    host.write(
+        "/etc/pve/lxc/104.conf",
+        "hostname: other\nonboot: 1\ndev0: /dev/nvidia0\ndev1: /dev/nvidiactl\ndev2: /dev/nvidia-uvm\n",
+    )
     assert host.configure("lxc", 102, ["all"])["changed"] is True
     with pytest.raises(ValueError, match="belongs to container 104"):
         host.configure("vm", 101, GPUS, machine="q35")
@@ -182,7 +218,11 @@ def test_containers_share_a_card(host: Host) -> None:
 @pytest.mark.parametrize(
     ("wish", "more", "message"),
     [
-        (("vm", 101, ["0000:99:00.0"]), {}, "0000:99:00.0 is no NVIDIA GPU of this host; it has 0000:01:00.0, 0000:11:00.0"),
+        (
+            ("vm", 101, ["0000:99:00.0"]),
+            {},
+            "0000:99:00.0 is no NVIDIA GPU of this host; it has 0000:01:00.0, 0000:11:00.0",
+        ),
         (("vm", 101, ["01:00.0", "0000:01:00"]), {}, "0000:01:00 is named twice"),
         (("vm", 101, ["01:00.0"]), {}, "pcie=1 needs the chipset q35"),
         (("vm", 101, ["01:00.0"]), {"clique": "16"}, "a number from 0 to 15"),
@@ -191,7 +231,9 @@ def test_containers_share_a_card(host: Host) -> None:
         (("vm", 101, ["01:00.0"]), {"machine": "q36"}, "needs the chipset q35 and this VM has None"),
     ],
 )
-def test_wishes_that_cannot_be_carried_out(host: Host, wish: tuple[str, int, list[str]], more: dict[str, Any], message: str) -> None:
+def test_wishes_that_cannot_be_carried_out(
+    host: Host, wish: tuple[str, int, list[str]], more: dict[str, Any], message: str
+) -> None:
     with pytest.raises(ValueError, match=message.replace(".", r"\.")):
         host.configure(*wish, **more)
     assert host.read("/etc/pve/qemu-server/101.conf") == VM + SNAPSHOT

@@ -1,4 +1,6 @@
-"""One container: device nodes by devN lines and by hand-written rules, and the numbers of today against those of the rules."""
+"""One container: device nodes by devN lines and by hand-written rules, and the numbers of today against those of the
+rules."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -30,7 +32,10 @@ def read(text: str) -> dict[str, Any]:
 
 def test_old_style() -> None:
     facts = read(OLD)
-    assert [(rule["major"], rule["minor"], rule["access"]) for rule in facts["rules"]] == [(195, None, "rwm"), (507, None, "rwm")]
+    assert [(rule["major"], rule["minor"], rule["access"]) for rule in facts["rules"]] == [
+        (195, None, "rwm"),
+        (507, None, "rwm"),
+    ]
     assert facts["nodes"]["/dev/nvidia0"] == {"by": "mount", "optional": True, "mode": None}
     assert facts["nodes"]["/dev/nvidiactl"]["optional"] is False
     assert container_config.missing_nodes(facts["nodes"]) == []
@@ -39,7 +44,9 @@ def test_old_style() -> None:
 
 def test_a_number_that_changed_with_the_boot() -> None:
     facts = read(OLD)
-    assert container_config.stale_rules(facts, MAJORS, {}) == [{"node": "/dev/nvidia-uvm", "major": 511, "allowed": [195, 507]}]
+    assert container_config.stale_rules(facts, MAJORS, {}) == [
+        {"node": "/dev/nvidia-uvm", "major": 511, "allowed": [195, 507]}
+    ]
     assert container_config.stale_rules(facts, {**MAJORS, "nvidia-uvm": 507}, {}) == []
     # The node itself says it better than /proc/devices.
     assert container_config.stale_rules(facts, MAJORS, {"/dev/nvidia-uvm": 507}) == []
@@ -53,15 +60,27 @@ def test_a_rule_for_every_device_is_never_stale() -> None:
 
 
 def test_rules_of_cgroup_version_1_allow_nothing() -> None:
-    facts = read("lxc.cgroup.devices.allow: c 195:* rwm\nlxc.mount.entry: /dev/nvidia0 dev/nvidia0 none bind,create=file\n")
+    facts = read(
+        "lxc.cgroup.devices.allow: c 195:* rwm\nlxc.mount.entry: /dev/nvidia0 dev/nvidia0 none bind,create=file\n"
+    )
     assert facts["cgroup1_rules"] == ["c 195:* rwm"]
     assert [item["node"] for item in container_config.stale_rules(facts, MAJORS, {})] == ["/dev/nvidia0"]
 
 
 def test_new_style() -> None:
     facts = read(NEW)
-    assert facts["devices"][1] == {"key": "dev1", "path": "/dev/nvidiactl", "mode": None, "uid": None, "gid": 44, "deny_write": False}
-    assert facts["devices"][3]["path"] == "/dev/dri/by-path/pci-0000:07:00.0-card" and facts["devices"][3]["deny_write"] is True
+    assert facts["devices"][1] == {
+        "key": "dev1",
+        "path": "/dev/nvidiactl",
+        "mode": None,
+        "uid": None,
+        "gid": 44,
+        "deny_write": False,
+    }
+    assert (
+        facts["devices"][3]["path"] == "/dev/dri/by-path/pci-0000:07:00.0-card"
+        and facts["devices"][3]["deny_write"] is True
+    )
     assert set(facts["nodes"]) == {"/dev/nvidia0", "/dev/nvidiactl", "/dev/nvidia-uvm"}
     assert facts["features"] == {"nesting": "1", "keyctl": "1"} and facts["unprivileged"] is True
     assert container_config.stale_rules(facts, MAJORS, {}) == []

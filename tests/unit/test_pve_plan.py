@@ -1,4 +1,5 @@
 """What changes in a guest's configuration for the GPUs that the inventory gives it, and what never does."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -56,7 +57,10 @@ def test_a_pinned_machine_version_stays() -> None:
 
 
 def test_options_of_a_line_stay_and_other_devices_are_never_touched() -> None:
-    text = "machine: q35\nhostpci0: 0000:01:00,pcie=1,rombar=0,x-vga=1\nhostpci3: 0000:a1:00.0,pcie=1\nhostpci5: 0000:61:00.0,pcie=1\n"
+    text = (
+        "machine: q35\nhostpci0: 0000:01:00,pcie=1,rombar=0,x-vga=1\nhostpci3: 0000:a1:00.0,pcie=1\nhostpci5: "
+        "0000:61:00.0,pcie=1\n"
+    )
     plan = vm(text, GPUS[:2])
     assert plan.set == {"hostpci1": "0000:11:00.0,pcie=1"} and plan.delete == ["hostpci5"]
     assert vm(text, [GPUS[0], GPUS[2]]).changes is False
@@ -77,7 +81,10 @@ def test_a_clique_names_the_function_and_keeps_other_arguments() -> None:
     text += "hostpci0: 0000:01:00,pcie=1\nhostpci1: 0000:11:00.0,pcie=1\n"
     plan = vm(text, GPUS[:2], clique=1)
     assert plan.set["hostpci0"] == "0000:01:00.0,pcie=1"
-    assert plan.set["args"] == "-cpu 'host,+x' -set device.hostpci0.x-nv-gpudirect-clique=1 -set device.hostpci1.x-nv-gpudirect-clique=1"
+    assert (
+        plan.set["args"]
+        == "-cpu 'host,+x' -set device.hostpci0.x-nv-gpudirect-clique=1 -set device.hostpci1.x-nv-gpudirect-clique=1"
+    )
     done = after(text, plan)
     assert not vm(done, GPUS[:2], clique=1).changes
     assert vm(done, GPUS[:2], remove_clique=True).set == {"args": "-cpu 'host,+x'"}
@@ -119,14 +126,21 @@ def test_a_new_container() -> None:
 
 def test_lines_by_hand_are_replaced_and_only_those_of_nvidia() -> None:
     text = (
-        "hostname: ct\nlxc.cgroup2.devices.allow: c 195:* rwm\nlxc.cgroup2.devices.allow: c 508:* rwm\nlxc.cgroup2.devices.allow: c 10:200 rwm\n"
-        "lxc.mount.entry: /dev/nvidia0 dev/nvidia0 none bind,optional,create=file\nlxc.mount.entry: /dev/net/tun dev/net/tun none bind,create=file\n"
+        "hostname: ct\nlxc.cgroup2.devices.allow: c 195:* rwm\nlxc.cgroup2.devices.allow: c 508:* "
+        "rwm\nlxc.cgroup2.devices.allow: c 10:200 rwm\n"
+        "lxc.mount.entry: /dev/nvidia0 dev/nvidia0 none bind,optional,create=file\nlxc.mount.entry: /dev/net/tun "
+        "dev/net/tun none bind,create=file\n"
         "lxc.apparmor.profile: unconfined\n[snap]\nlxc.cgroup2.devices.allow: c 195:* rwm\n"
     )
     plan = container(text, NODES)
     kept = guest_config.without_lines(guest_config.parse(text), plan.drop_lines)
     assert plan.drop_lines == [2, 3, 5]
-    assert "c 10:200" in kept and "/dev/net/tun" in kept and "apparmor" in kept and kept.endswith("[snap]\nlxc.cgroup2.devices.allow: c 195:* rwm\n")
+    assert (
+        "c 10:200" in kept
+        and "/dev/net/tun" in kept
+        and "apparmor" in kept
+        and kept.endswith("[snap]\nlxc.cgroup2.devices.allow: c 195:* rwm\n")
+    )
 
 
 def test_a_number_of_nobody_stays_where_no_nvidia_node_is_mounted() -> None:
@@ -137,7 +151,10 @@ def test_existing_lines_keep_number_and_options() -> None:
     text = "dev0: /dev/nvidiactl\ndev1: /dev/nvidia0,gid=44\ndev7: /dev/nvidia-uvm,mode=0660\n"
     text += "dev8: /dev/nvidia5,mode=0666\ndev9: /dev/nvidia0,mode=0666\n"
     plan = container(text, NODES)
-    assert plan.set == {"dev0": "/dev/nvidiactl,mode=0666", "dev2": "/dev/nvidia-uvm-tools,mode=0666"} and plan.delete == ["dev8", "dev9"]
+    assert plan.set == {
+        "dev0": "/dev/nvidiactl,mode=0666",
+        "dev2": "/dev/nvidia-uvm-tools,mode=0666",
+    } and plan.delete == ["dev8", "dev9"]
     assert container(text, NODES, None).set == {"dev2": "/dev/nvidia-uvm-tools"}
 
 
@@ -176,7 +193,12 @@ def test_a_second_plan_changes_nothing(lines: list[str], gpus: list[str], clique
     assert not vm(done, gpus, machine="q35", clique=clique).changes
     others = [line for line in text.splitlines() if line.startswith(("cores", "hostpci1: 0000:a1"))]
     assert all(line in done.splitlines() for line in others)
-    have = [address for entry in vm_config.read(guest_config.parse(done))["hostpci"] for address in _resolved(entry) if address in GPUS]
+    have = [
+        address
+        for entry in vm_config.read(guest_config.parse(done))["hostpci"]
+        for address in _resolved(entry)
+        if address in GPUS
+    ]
     assert sorted(have) == sorted(gpus)
 
 

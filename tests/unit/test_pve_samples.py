@@ -1,4 +1,5 @@
 """Public captures of guest configurations and command lines, read as the note beside each says."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -45,12 +46,18 @@ def test_forms_of_hostpci() -> None:
     entries = [vm_config.hostpci(0, form) for form in forms]
     assert len(entries) == 7 and all(entry["problem"] is None and entry["pcie"] for entry in entries)
     assert [entry["devices"][0]["function"] for entry in entries] == [None, 0, None, None, None, None, None]
-    assert sum(entry["x_vga"] for entry in entries) == 3 and entries[2]["rombar"] is False and entries[3]["romfile"] == "vgabios-radeon-rx570.bin"
+    assert (
+        sum(entry["x_vga"] for entry in entries) == 3
+        and entries[2]["rombar"] is False
+        and entries[3]["romfile"] == "vgabios-radeon-rx570.bin"
+    )
 
 
 def test_an_integrated_gpu() -> None:
     facts = vm("igd-args-legacy-igd-not-a-gpu")
-    assert facts["hostpci"][0]["legacy_igd"] is True and facts["machine"]["chipset"] == "i440fx" and facts["cliques"] == {}
+    assert (
+        facts["hostpci"][0]["legacy_igd"] is True and facts["machine"]["chipset"] == "i440fx" and facts["cliques"] == {}
+    )
 
 
 def test_snapshots_do_not_count() -> None:
@@ -72,12 +79,16 @@ def test_the_chipset_of_1996() -> None:
 
 def test_overridden_ids() -> None:
     entries = vm("qemuserver-id-overrides")["hostpci"]
-    assert [entry["id_overrides"].get("vendor-id") for entry in entries] == ["0x1234", "0x1234"] and entries[0]["pcie"] is False
+    assert [entry["id_overrides"].get("vendor-id") for entry in entries] == ["0x1234", "0x1234"] and entries[0][
+        "pcie"
+    ] is False
 
 
 def test_mappings_and_a_mediated_device() -> None:
     entries = vm("qemuserver-mapping-mdev")["hostpci"]
-    assert [entry["mapping"] for entry in entries] == ["someNic", "someGpu", "someNic"] and entries[1]["mdev"] == "some-model"
+    assert [entry["mapping"] for entry in entries] == ["someNic", "someGpu", "someNic"] and entries[1][
+        "mdev"
+    ] == "some-model"
     assert all(entry["devices"] == [] and entry["problem"] is None and not entry["pcie"] for entry in entries)
 
 
@@ -91,7 +102,11 @@ def test_pending_special_and_unknown_sections() -> None:
 def test_three_functions_of_one_device_and_a_broken_net0() -> None:
     facts = vm("win10-renoir-3-hostpci-broken-net0")
     assert {entry["devices"][0]["slot"] for entry in facts["hostpci"]} == {"0000:05:00"} and len(facts["hostpci"]) == 3
-    assert facts["machine"]["chipset"] == "q35" and facts["bios"] == "ovmf" and facts["balloon_mib"] == facts["memory_mib"] == 8192
+    assert (
+        facts["machine"]["chipset"] == "q35"
+        and facts["bios"] == "ovmf"
+        and facts["balloon_mib"] == facts["memory_mib"] == 8192
+    )
     assert facts["hypervisor_hidden"] is True
 
 
@@ -102,9 +117,15 @@ def test_containers() -> None:
     assert [item["node"] for item in container_config.stale_rules(caps, majors, {})] == ["/dev/nvidia-caps"]
     inline = lxc("cgroup2-majors-195-507-inline-comments")
     assert [rule["major"] for rule in inline["rules"]] == [195, 507]
-    assert {item["node"] for item in container_config.stale_rules(inline, majors, {})} == {"/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"}
+    assert {item["node"] for item in container_config.stale_rules(inline, majors, {})} == {
+        "/dev/nvidia-uvm",
+        "/dev/nvidia-uvm-tools",
+    }
     by_path = lxc("dev-entries-by-path-caps")
-    assert by_path["devices"][4]["path"] == "/dev/dri/by-path/pci-0000:07:00.0-card" and container_config.missing_nodes(by_path["nodes"]) == []
+    assert (
+        by_path["devices"][4]["path"] == "/dev/dri/by-path/pci-0000:07:00.0-card"
+        and container_config.missing_nodes(by_path["nodes"]) == []
+    )
     assert [item["gid"] for item in lxc("dev-gid44-three-nodes")["devices"]] == [44, 44, 44]
 
 

@@ -1,4 +1,5 @@
 """One VM: every form of machine, cpu, hostpci and args, and the running QEMU beside the configuration."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -52,11 +53,17 @@ def test_addresses(text: str, expected: tuple[str, int | None] | None) -> None:
     ("value", "expected"),
     [
         ("0000:01:00.0,pcie=1", {"pcie": True, "mapping": None, "mdev": None, "problem": None}),
-        ("host=01:00,x-vga=on,rombar=0,romfile=a.bin", {"pcie": False, "x_vga": True, "rombar": False, "romfile": "a.bin", "problem": None}),
+        (
+            "host=01:00,x-vga=on,rombar=0,romfile=a.bin",
+            {"pcie": False, "x_vga": True, "rombar": False, "romfile": "a.bin", "problem": None},
+        ),
         ("01:00.0;01:00.1,pcie=yes", {"pcie": True, "problem": None}),
         ("mapping=gpu0,pcie=1", {"mapping": "gpu0", "devices": [], "problem": None}),
         ("mapping=gpu0,mdev=nvidia-63", {"mdev": "nvidia-63", "problem": None}),
-        ("01:00.0,vendor-id=0x10de,sub-device-id=0x0001", {"id_overrides": {"vendor-id": "0x10de", "sub-device-id": "0x0001"}}),
+        (
+            "01:00.0,vendor-id=0x10de,sub-device-id=0x0001",
+            {"id_overrides": {"vendor-id": "0x10de", "sub-device-id": "0x0001"}},
+        ),
         ("01:00.0,legacy-igd=1", {"legacy_igd": True}),
         ("pcie=1", {"problem": "names neither a device nor a mapping"}),
         ("gpu,pcie=1", {"problem": "'gpu' is not a PCI address"}),
@@ -101,7 +108,10 @@ def test_arguments() -> None:
 
 
 def test_pending_values_are_those_of_the_next_start() -> None:
-    facts = read("memory: 4096\nhostpci0: 01:00.0\nname: x\n[PENDING]\nmachine: q35\nname: y\ndelete: hostpci0\n[snap]\nmachine: pc\ncpu: host\n")
+    facts = read(
+        "memory: 4096\nhostpci0: 01:00.0\nname: x\n[PENDING]\nmachine: q35\nname: y\ndelete: "
+        "hostpci0\n[snap]\nmachine: pc\ncpu: host\n"
+    )
     assert facts["machine"]["chipset"] == "i440fx" and facts["next_start"]["machine"]["chipset"] == "q35"
     assert [entry["key"] for entry in facts["hostpci"]] == ["hostpci0"] and facts["next_start"]["hostpci"] == []
     assert facts["pending"] == ["hostpci0", "machine", "name"]
@@ -110,11 +120,15 @@ def test_pending_values_are_those_of_the_next_start() -> None:
 
 
 def test_devices_come_in_the_order_of_their_numbers() -> None:
-    assert [entry["slot"] for entry in read("hostpci10: 01:00.0\nhostpci2: 02:00.0\nhostpci0: 03:00.0\n")["hostpci"]] == [0, 2, 10]
+    assert [
+        entry["slot"] for entry in read("hostpci10: 01:00.0\nhostpci2: 02:00.0\nhostpci0: 03:00.0\n")["hostpci"]
+    ] == [0, 2, 10]
 
 
 def qemu(*arguments: str) -> dict[str, Any]:
-    facts = qemu_process.parse(b"\0".join(word.encode() for word in ("/usr/bin/kvm", "-id", "101", *arguments)) + b"\0", "101")
+    facts = qemu_process.parse(
+        b"\0".join(word.encode() for word in ("/usr/bin/kvm", "-id", "101", *arguments)) + b"\0", "101"
+    )
     assert facts is not None
     return facts
 
@@ -129,7 +143,12 @@ def test_the_running_process() -> None:
         "-machine", "pflash0=pflash0,type=pc-q35-9.2+pve1",
     )  # fmt: skip
     assert facts["chipset"] == "q35" and facts["machine_type"] == "pc-q35-9.2+pve1"
-    assert facts["devices"]["hostpci0"] == {"address": "0000:01:00.0", "slot": 0, "bus": "ich9-pcie-port-1", "pcie": True}
+    assert facts["devices"]["hostpci0"] == {
+        "address": "0000:01:00.0",
+        "slot": 0,
+        "bus": "ich9-pcie-port-1",
+        "pcie": True,
+    }
     assert facts["devices"]["hostpci1.0"]["pcie"] is False
     assert facts["cliques"] == {"hostpci0": 2} and facts["hides_hypervisor"] is True and facts["cpu"] == "host"
 
@@ -153,7 +172,10 @@ CLIQUE = ("-set", "device.hostpci0.x-nv-gpudirect-clique=1")
         ((*CLIQUE, "-machine", "type=q35"), ["hostpci0: configured (01:00.0,pcie=1), not attached to the running VM"]),
         (
             ("-device", "vfio-pci,host=0000:02:00.0,id=hostpci0,bus=pci.0", *CLIQUE, "-machine", "type=q35"),
-            ["hostpci0: configured 01:00.0,pcie=1, running with 0000:02:00.0", "hostpci0: configured pcie=1, running on bus pci.0"],
+            [
+                "hostpci0: configured 01:00.0,pcie=1, running with 0000:02:00.0",
+                "hostpci0: configured pcie=1, running on bus pci.0",
+            ],
         ),
         (
             (*ATTACHED, "-device", "vfio-pci,host=0000:03:00.0,id=hostpci4,bus=pci.0", *CLIQUE, "-machine", "type=q35"),
@@ -167,8 +189,10 @@ def test_what_waits_for_a_restart(arguments: tuple[str, ...], expected: list[str
 
 def test_mappings() -> None:
     text = (
-        "gpu0\n\tdescription the first card\n\tmap id=10de:2bb5,iommugroup=2,node=pve1,path=0000:01:00.0,subsystem-id=10de:204e\n"
-        "\tmap id=10de:2bb5,node=pve2,path=0000:41:00\n\n# a note\nnic\n\tmap id=1:2,node=pve1,path=0000:a1:00.0;0000:a1:00.1\n\tmdev 1\n"
+        "gpu0\n\tdescription the first card\n\tmap "
+        "id=10de:2bb5,iommugroup=2,node=pve1,path=0000:01:00.0,subsystem-id=10de:204e\n"
+        "\tmap id=10de:2bb5,node=pve2,path=0000:41:00\n\n# a note\nnic\n\tmap "
+        "id=1:2,node=pve1,path=0000:a1:00.0;0000:a1:00.1\n\tmdev 1\n"
     )
     maps = pci_mapping.parse(text)
     assert set(maps) == {"gpu0", "nic"}
@@ -176,4 +200,7 @@ def test_mappings() -> None:
     assert maps["gpu0"][1]["node"] == "pve2" and maps["gpu0"][1]["devices"][0]["address"] is None
     assert len(maps["nic"][0]["devices"]) == 2
     junk = pci_mapping.parse("\tmap before=any\nx\n\tmap nonsense\n\x00")
-    assert junk == {"x": [{"node": None, "devices": [], "id": None, "subsystem_id": None, "iommu_group": None}], "\x00": []}
+    assert junk == {
+        "x": [{"node": None, "devices": [], "id": None, "subsystem_id": None, "iommu_group": None}],
+        "\x00": [],
+    }

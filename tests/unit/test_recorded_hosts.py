@@ -1,4 +1,5 @@
 """The recorded hosts in tests/fixtures/hosts are what their generator writes, small, and read without a fault."""
+
 from __future__ import annotations
 
 import gzip
@@ -20,7 +21,9 @@ NAMES = sorted(path.name.split(".")[0] for path in HOSTS.glob("*.jsonl.gz"))
 @pytest.mark.parametrize("name", sorted(make_recorded_hosts.all_hosts()))
 def test_the_generator_writes_the_same_again(name: str) -> None:
     made = make_recorded_hosts.record(make_recorded_hosts.all_hosts()[name]())
-    assert made == gzip.decompress((HOSTS / (name + ".jsonl.gz")).read_bytes()).decode(), "run scripts/make_recorded_hosts.py"
+    assert made == gzip.decompress((HOSTS / (name + ".jsonl.gz")).read_bytes()).decode(), (
+        "run scripts/make_recorded_hosts.py"
+    )
 
 
 @pytest.mark.parametrize("name", NAMES)

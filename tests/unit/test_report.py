@@ -1,4 +1,5 @@
 """The report: states of hosts, findings, and the three ways in which it is written."""
+
 from __future__ import annotations
 
 import json
@@ -47,7 +48,9 @@ def test_json() -> None:
     written = json_report.render(samples.report()).decode()
     compare("report.json", json.dumps(json.loads(written), indent=1, ensure_ascii=False) + "\n")
     lines = [line.split(":")[0].strip(' {"') for line in written.splitlines()]
-    assert lines == ["schema", "run", "ready", "totals", "checks", "hosts", "gpu3", "gpu10"], "a line a part, and a line a further host"
+    assert lines == ["schema", "run", "ready", "totals", "checks", "hosts", "gpu3", "gpu10"], (
+        "a line a part, and a line a further host"
+    )
 
 
 def test_junit() -> None:
@@ -135,17 +138,32 @@ def test_a_command_that_names_the_host_does_not_part_the_hosts() -> None:
     for host in ("gpu2", "gpu22", "gpu3"):
         at = "0000:02:00.0" if host == "gpu3" else "0000:01:00.0"
         verify = "ansible-playbook validate.yml -l %s" % host
-        remedy = {"on": "host", "text": "Reset it.", "commands": ["nvidia-smi -r -i %s" % at], "risk": "", "verify": verify}
+        remedy = {
+            "on": "host",
+            "text": "Reset it.",
+            "commands": ["nvidia-smi -r -i %s" % at],
+            "risk": "",
+            "verify": verify,
+        }
         run.results(host, samples.judged([samples.result("gpu_ok", "fail", found="bad", remedy=remedy)]))
     first, second = findings.of(run.report(samples.RUN)).causes
-    assert (first.hosts, first.remedy and first.remedy["verify"]) == (["gpu2", "gpu22"], "ansible-playbook validate.yml -l gpu2,gpu22")
-    assert (second.hosts, second.remedy and second.remedy["verify"]) == (["gpu3"], "ansible-playbook validate.yml -l gpu3"), "another command"
+    assert (first.hosts, first.remedy and first.remedy["verify"]) == (
+        ["gpu2", "gpu22"],
+        "ansible-playbook validate.yml -l gpu2,gpu22",
+    )
+    assert (second.hosts, second.remedy and second.remedy["verify"]) == (
+        ["gpu3"],
+        "ansible-playbook validate.yml -l gpu3",
+    ), "another command"
 
 
 def test_a_symptom_of_a_waived_cause_is_shown() -> None:
     waiver = {"reason": "soon", "expires": "2027-01-01", "expired": False, "status": "fail"}
     run = samples.run()
-    run.results("gpu1", samples.judged([samples.chipset("waived", waiver=waiver), samples.result("p2p_granted", "fail", found="NS")]))
+    run.results(
+        "gpu1",
+        samples.judged([samples.chipset("waived", waiver=waiver), samples.result("p2p_granted", "fail", found="NS")]),
+    )
     found = findings.of(run.report(samples.RUN))
     assert [finding.check for finding in found.causes] == ["p2p_granted"]
     assert found.causes[0].caused_by == ["chipset_supports_p2p"]
@@ -161,7 +179,12 @@ def test_a_warning_that_explains_an_error_stands_among_the_causes() -> None:
 
 def test_escape_sequences_and_controls_never_reach_a_report() -> None:
     run = samples.run()
-    run.results("gpu1", samples.judged([samples.result("driver_loaded", "fail", found="\x1b[2J\x1b]0;title\x07evil\x00\ufffe \u202eabc")]))
+    run.results(
+        "gpu1",
+        samples.judged(
+            [samples.result("driver_loaded", "fail", found="\x1b[2J\x1b]0;title\x07evil\x00\ufffe \u202eabc")]
+        ),
+    )
     report = run.report(samples.RUN)
     assert not [character for character in text_of(report) if ord(character) < 32 and character != "\n"]
     assert "evil" in text_of(report)
@@ -179,7 +202,9 @@ def test_commands_are_never_wrapped() -> None:
 
 def test_nothing_else_is_wider_than_asked() -> None:
     lines = text_of(samples.report(), width=60).split("\n")
-    assert [line for line in lines if len(line) > 60 and not line.startswith("gpu_host_waivers:")] == []  # that one is to be copied
+    assert [
+        line for line in lines if len(line) > 60 and not line.startswith("gpu_host_waivers:")
+    ] == []  # that one is to be copied
 
 
 def test_a_file_is_there_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

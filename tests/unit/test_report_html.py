@@ -1,4 +1,6 @@
-"""The HTML report: one file, nothing from elsewhere, captured text stays text. How a browser shows it: tests/e2e/test_html_in_chromium.py."""
+"""The HTML report: one file, nothing from elsewhere, captured text stays text. How a browser shows it:
+tests/e2e/test_html_in_chromium.py."""
+
 from __future__ import annotations
 
 import base64
@@ -55,7 +57,9 @@ def page(report: dict[str, Any]) -> Page:
 
 def test_what_is_wrong_comes_first_with_what_to_do() -> None:
     text = page(samples.report()).text
-    order = ["2 of 3 hosts not ready", "i440FX chipset", "p2p_granted : 56 of 56", "What to do, on the hypervisor", "The guest is stopped.",
+    order = ["2 of 3 hosts not ready", "i440FX chipset", "p2p_granted : 56 of 56", "What to do, on the "
+                                                                                   "hypervisor", "The guest is "
+                                                                                                 "stopped.",
              "qm set 101", "Then verify:", "Connection refused", "Unknown", "Warnings",
              "persistence mode is off", "Waived", "ticket 4711", "Host by host"]  # fmt: skip
     places = [text.find(words) for words in order]
@@ -67,7 +71,9 @@ def test_what_is_wrong_comes_first_with_what_to_do() -> None:
 def test_a_good_run_says_so() -> None:
     report = samples.report()
     report["hosts"] = {"gpu2": report["hosts"]["gpu2"]}
-    report.update(ready=True, totals={**report["totals"], "hosts": {"total": 1, "ready": 1, "not_ready": 0, "not_validated": 0}})
+    report.update(
+        ready=True, totals={**report["totals"], "hosts": {"total": 1, "ready": 1, "not_ready": 0, "not_validated": 0}}
+    )
     shown = page(report)
     assert "✓ The host is ready." in shown.text
     assert "What is wrong" not in shown.text
@@ -78,7 +84,9 @@ def test_a_good_run_says_so() -> None:
 def test_nothing_is_loaded_from_elsewhere() -> None:
     text = html_report.render(hostile_report.report()).decode()
     shown = Page(text)
-    assert [value for _tag, name, value in shown.attributes if name in ("src", "srcset", "action", "background", "poster")] == []
+    assert [
+        value for _tag, name, value in shown.attributes if name in ("src", "srcset", "action", "background", "poster")
+    ] == []
     targets = {value for _tag, name, value in shown.attributes if name == "href"}
     assert all(value == "data:," or (value or "").startswith("#") for value in targets), targets
     assert "url(" not in text[: text.index("</style>")]
@@ -118,7 +126,9 @@ def test_every_table_has_headers() -> None:
     assert shown.count["h1"] == 1
     identifiers = [value for _tag, name, value in shown.attributes if name == "id"]
     assert len(identifiers) == len(set(identifiers))
-    assert {(value or "")[1:] for tag, name, value in shown.attributes if (tag, name) == ("a", "href")} <= set(identifiers)
+    assert {(value or "")[1:] for tag, name, value in shown.attributes if (tag, name) == ("a", "href")} <= set(
+        identifiers
+    )
 
 
 def test_size() -> None:
@@ -130,7 +140,12 @@ def test_size() -> None:
 
 
 @pytest.mark.parametrize(
-    "facts", [{}, {"gpus": None, "p2p": None, "pci": None, "topology": None, "probe": {}}, {"pci": {"gpus": {"0000:01:00.0": {}}}}]
+    "facts",
+    [
+        {},
+        {"gpus": None, "p2p": None, "pci": None, "topology": None, "probe": {}},
+        {"pci": {"gpus": {"0000:01:00.0": {}}}},
+    ],
 )
 def test_hosts_of_which_little_is_known(facts: dict[str, Any]) -> None:
     report = samples.report()
@@ -139,7 +154,9 @@ def test_hosts_of_which_little_is_known(facts: dict[str, Any]) -> None:
 
 
 def test_unknown_is_called_unknown() -> None:
-    table = tables.gpus({"gpus": {"devices": {"0000:01:00.0": {"index": 0, "link_width": 8, "link_width_max": 16, "bar1_mib": "n/a"}}}})
+    table = tables.gpus(
+        {"gpus": {"devices": {"0000:01:00.0": {"index": 0, "link_width": 8, "link_width_max": 16, "bar1_mib": "n/a"}}}}
+    )
     assert table
     row = dict(zip(table.head, table.rows[0]))
     assert row["Memory used"] == row["ECC"] == row["Power"] == row["NUMA node"] == "unknown"
@@ -177,7 +194,11 @@ def test_the_pcie_tree() -> None:
     pci["redirecting_switch_ports"] = [{"address": "0000:02:00.0"}]
     first, second = pcie_tree.of_host({"pci": pci, "gpus": {"devices": {"0000:03:00.0": {"index": 0}}}})
     switch = first.children[0].children[0]
-    assert (first.name, first.children[0].marks, switch.marks) == ("root complex pci0000:00", [("no ACS", False)], [("ACS unknown", False)])
+    assert (first.name, first.children[0].marks, switch.marks) == (
+        "root complex pci0000:00",
+        [("no ACS", False)],
+        [("ACS unknown", False)],
+    )
     assert switch.children[0].marks == [("ACS redirects P2P (ACSCtl 0x001d)", True)]
     assert switch.children[0].children[0].marks == [("32 GT/s, x8 of x16", True), ("NUMA node 0", False)]
     assert ("no driver bound", True) in switch.children[1].marks
@@ -195,7 +216,10 @@ def test_a_report_that_cannot_be_made_is_told(tmp_path: Any, monkeypatch: pytest
 
 def test_the_all_reduce_stands_beside_its_control() -> None:
     def arm(median: float, rate: float, **more: Any) -> dict[str, Any]:
-        sizes = {"67108864": {"wrong": 0, "latency_us": {"median": median}, "bus_bandwidth_gb_s": rate}, "12288": {"wrong": 2}}
+        sizes = {
+            "67108864": {"wrong": 0, "latency_us": {"median": median}, "bus_bandwidth_gb_s": rate},
+            "12288": {"wrong": 2},
+        }
         return {"state": "finished", "sizes": sizes, **more}
 
     hung = arm(2524.5, 26.58, state="hung", detail="no end within 90 s")
@@ -215,14 +239,34 @@ def test_the_all_reduce_stands_beside_its_control() -> None:
 
 
 def test_a_single_gpu_was_probed_against_itself() -> None:
-    figure = {"median": 2092.0, "min": 2089.0, "max": 2092.0, "size_mib": 256, "iterations": 5, "transfers": 24, "method": "copy_engine"}
+    figure = {
+        "median": 2092.0,
+        "min": 2089.0,
+        "max": 2092.0,
+        "size_mib": 256,
+        "iterations": 5,
+        "transfers": 24,
+        "method": "copy_engine",
+    }
     device = "0000:00:06.0"
-    probe = digest.of_probe({"ran": True, "seconds": 1.12, "devices": {device: {}}, "loopback": {device: {"bandwidth_gb_s": {"copy": figure}}}})
+    probe = digest.of_probe(
+        {
+            "ran": True,
+            "seconds": 1.12,
+            "devices": {device: {}},
+            "loopback": {device: {"bandwidth_gb_s": {"copy": figure}}},
+        }
+    )
     facts = {"probe": probe, "p2p": {"gpu_count": 1}}
-    assert tables.probe_notes(facts)[0] == "Measured on 1 GPU in 1.12 s; with one there is no pair, so it copied to itself."
+    assert (
+        tables.probe_notes(facts)[0]
+        == "Measured on 1 GPU in 1.12 s; with one there is no pair, so it copied to itself."
+    )
     table = tables.figures(facts)
     assert table
-    assert table.rows == [("copy engine, one way", "2092", "2092", "2092", "GB/s", "copy_engine, 256 MiB, 5 x 24 transfers")]
+    assert table.rows == [
+        ("copy engine, one way", "2092", "2092", "2092", "GB/s", "copy_engine, 256 MiB, 5 x 24 transfers")
+    ]
     assert tables.p2p(facts) == "one GPU"
     report = samples.report()
     report["hosts"]["gpu10"]["facts"] = facts

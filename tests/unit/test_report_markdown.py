@@ -1,4 +1,6 @@
-"""The Markdown report, read by a CommonMark parser with GitHub's tables: what was captured is text there, and it fits into a ticket."""
+"""The Markdown report, read by a CommonMark parser with GitHub's tables: what was captured is text there, and it fits
+into a ticket."""
+
 from __future__ import annotations
 
 import re
@@ -47,7 +49,12 @@ def test_what_is_wrong_comes_first() -> None:
 def test_captured_text_is_text() -> None:
     text = text_of(hostile_report.report())
     found = list(tokens(text))
-    html = {tag for token in found if token.type in ("html_block", "html_inline") for tag in re.findall(r"<!--.*?-->|<[^>]*>", token.content)}
+    html = {
+        tag
+        for token in found
+        if token.type in ("html_block", "html_inline")
+        for tag in re.findall(r"<!--.*?-->|<[^>]*>", token.content)
+    }
     assert html <= OWN_HTML, html - OWN_HTML
     kinds = {token.type for token in found}
     assert not kinds & {"link_open", "image", "hr", "blockquote_open", "s_open", "em_open", "code_block"}, kinds
@@ -106,7 +113,24 @@ def test_a_code_span_holds_its_text(text: str) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["# h", "- item", "+ item", "1. one", "1) one", "> quote", "= =", "a_b_c", "<b>", "&amp;", "a  b", "x | y", "$1$", "\\", "![a](b)", "12 34"],
+    [
+        "# h",
+        "- item",
+        "+ item",
+        "1. one",
+        "1) one",
+        "> quote",
+        "= =",
+        "a_b_c",
+        "<b>",
+        "&amp;",
+        "a  b",
+        "x | y",
+        "$1$",
+        "\\",
+        "![a](b)",
+        "12 34",
+    ],
 )
 def test_an_escaped_text_reads_as_it_was(text: str) -> None:
     found = PARSER.parse("x\n\n%s" % markdown_report.escape(text))
@@ -128,7 +152,10 @@ def test_findings_that_do_not_fit_are_left_out_whole() -> None:
     report = hostile_report.report()
     name = next(iter(report["hosts"]))
     one = next(result for result in report["hosts"][name]["results"] if result.get("remedy"))
-    more = [{**one, "id": "check_%d" % number, "remedy": {**one["remedy"], "commands": ["x" * 9_000]}} for number in range(20)]
+    more = [
+        {**one, "id": "check_%d" % number, "remedy": {**one["remedy"], "commands": ["x" * 9_000]}}
+        for number in range(20)
+    ]
     report["checks"].update((result["id"], report["checks"][one["id"]]) for result in more)
     report["hosts"][name]["results"] += more
     text = text_of(report)

@@ -1,4 +1,6 @@
-"""The P2P tables: what the driver says and what the probe measured, as one model and as text for terminals of any width."""
+"""The P2P tables: what the driver says and what the probe measured, as one model and as text for terminals of any
+width."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -14,10 +16,13 @@ def address(number: int) -> str:
 
 
 def host(count: int = 4, status: str = "OK", path: str = "NODE", **cells: Any) -> dict[str, Any]:
-    """Facts of a host on which every pair has one status and path. `cells`: read or write cells to change, {(a, b): status}."""
+    """Facts of a host on which every pair has one status and path. `cells`: read or write cells to change, {(a, b):
+    status}."""
     numbers = range(count)
     p2p = {
-        way: {address(a): {address(b): cells.get(way, {}).get((a, b), status) for b in numbers if a != b} for a in numbers}
+        way: {
+            address(a): {address(b): cells.get(way, {}).get((a, b), status) for b in numbers if a != b} for a in numbers
+        }
         for way in ("read", "write")
     }
     links = {address(a): {address(b): path for b in numbers if a != b} for a in numbers}
@@ -25,8 +30,25 @@ def host(count: int = 4, status: str = "OK", path: str = "NODE", **cells: Any) -
 
 
 def pair(rate: float = 55.4, delay: float = 0.94, verdict: str = "ok", **more: Any) -> dict[str, Any]:
-    figure = {"median": rate, "min": rate, "max": rate, "size_mib": 256, "iterations": 5, "transfers": 8, "method": "copy_engine", "concurrent": 2}
-    answer = {"median": delay, "min": delay, "max": delay, "size_bytes": 12288, "iterations": 5, "transfers": 64, "method": "copy_engine, events"}
+    figure = {
+        "median": rate,
+        "min": rate,
+        "max": rate,
+        "size_mib": 256,
+        "iterations": 5,
+        "transfers": 8,
+        "method": "copy_engine",
+        "concurrent": 2,
+    }
+    answer = {
+        "median": delay,
+        "min": delay,
+        "max": delay,
+        "size_bytes": 12288,
+        "iterations": 5,
+        "transfers": 64,
+        "method": "copy_engine, events",
+    }
     return {
         "verdict": verdict, "reason": "", "least_gb_s": 47.9, "path": "NODE", "delivered": {"copy_engine": {"sizes": [1]}},
         "bandwidth_gb_s": {"copy": figure}, "latency_us": {"copy_12k_back_to_back": answer}, **more,
@@ -36,7 +58,12 @@ def pair(rate: float = 55.4, delay: float = 0.94, verdict: str = "ok", **more: A
 def probed(facts: dict[str, Any], ran: bool = True, **changed: dict[str, Any]) -> dict[str, Any]:
     """`facts` with a probe; `changed`: "0_1" -> the pair."""
     numbers = range(len(facts["gpus"]["devices"]))
-    pairs = {"%s->%s" % (address(a), address(b)): changed.get("p%d_%d" % (a, b), pair()) for a in numbers for b in numbers if a != b}
+    pairs = {
+        "%s->%s" % (address(a), address(b)): changed.get("p%d_%d" % (a, b), pair())
+        for a in numbers
+        for b in numbers
+        if a != b
+    }
     probe = {"ran": ran, "skipped_reason": None if ran else "the GPUs are in use by python3 (pid 7)", "pairs": pairs}
     return {**facts, "probe": digest.of_probe(probe)}
 
@@ -79,7 +106,11 @@ def test_nvlink_takes_the_place_of_ok() -> None:
 def test_gpus_are_in_the_order_of_nvidia_smi_and_a_lost_one_is_last() -> None:
     facts = host(3)
     facts["gpus"]["devices"] = {address(0): {"index": 2}, address(1): {"index": None}, address(2): {"index": 0}}
-    assert [(gpu.label, gpu.address) for gpu in matrix.gpus_of(facts)] == [("0", address(2)), ("2", address(0)), ("?", address(1))]
+    assert [(gpu.label, gpu.address) for gpu in matrix.gpus_of(facts)] == [
+        ("0", address(2)),
+        ("2", address(0)),
+        ("?", address(1)),
+    ]
     assert address(1) in "\n".join(matrix_text.draw(tables(facts)["granted"], 20))  # nothing else names it
 
 
@@ -105,14 +136,19 @@ def test_only_ok_is_good(verdict: str) -> None:
 
 
 def test_a_verdict_of_a_newer_probe_is_shown_and_not_good() -> None:
-    assert tables(probed(host(), p0_1=pair(verdict="melted")))["verdict"].rows[0][1] == matrix.Cell("melted", matrix.BAD)
+    assert tables(probed(host(), p0_1=pair(verdict="melted")))["verdict"].rows[0][1] == matrix.Cell(
+        "melted", matrix.BAD
+    )
 
 
 def test_a_probe_that_did_not_run_proves_nothing() -> None:
     facts = probed(host(), ran=False)
     assert set(tables(facts)) == {"granted", "topology"}
     lines = matrix_text.of_host(facts, 80)
-    assert lines == ["all 12 directed pairs OK: granted (as the driver says)", "the probe did not run: the GPUs are in use by python3 (pid 7)"]
+    assert lines == [
+        "all 12 directed pairs OK: granted (as the driver says)",
+        "the probe did not run: the GPUs are in use by python3 (pid 7)",
+    ]
 
 
 def test_a_uniform_table_is_a_sentence() -> None:
@@ -178,7 +214,9 @@ def test_the_terminal_leaves_healthy_hosts_out_unless_asked() -> None:
 
 def test_the_digest_keeps_the_spread_and_the_method_once() -> None:
     kept = probed(host())["probe"]
-    assert kept["pairs"]["0000:01:00.0->0000:02:00.0"]["bandwidth_gb_s"] == {"copy": {"median": 55.4, "min": 55.4, "max": 55.4}}
+    assert kept["pairs"]["0000:01:00.0->0000:02:00.0"]["bandwidth_gb_s"] == {
+        "copy": {"median": 55.4, "min": 55.4, "max": 55.4}
+    }
     assert kept["methods"]["bandwidth_gb_s.copy"] == "copy_engine, 256 MiB, 5 x 8 transfers, 2 pairs at a time"
     assert digest.of_probe({"ran": False})["pairs"] == {}
 

@@ -1,4 +1,5 @@
 """The expectations that checks read are those that the role accepts, and each is documented."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -10,7 +11,9 @@ from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 from ansible.module_utils.gpu_checks import checks, engine, expressions
 
 ROOT = Path(__file__).resolve().parents[2]
-OPTIONS = yaml.safe_load((ROOT / "roles/host_validation/meta/argument_specs.yml").read_text())["argument_specs"]["main"]["options"]
+OPTIONS = yaml.safe_load((ROOT / "roles/host_validation/meta/argument_specs.yml").read_text())["argument_specs"][
+    "main"
+]["options"]
 EXPECTED = OPTIONS["gpu_host_expected"]["options"]
 
 
@@ -44,7 +47,9 @@ def test_every_expectation_of_a_check_is_accepted_by_the_role() -> None:
 
 def test_every_expectation_of_the_role_is_read_by_a_check() -> None:
     read = {where[1:3] for where in read_by_checks()}
-    unread = [(section, name) for section, spec in EXPECTED.items() for name in spec["options"] if (section, name) not in read]
+    unread = [
+        (section, name) for section, spec in EXPECTED.items() for name in spec["options"] if (section, name) not in read
+    ]
     assert unread == []
 
 

@@ -1,4 +1,5 @@
 """The selection of checks, and the verdict on a host."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -12,7 +13,9 @@ from .check_samples import item, load
 
 
 def chosen(directory: Path, **selection: Any) -> tuple[list[str], list[str]]:
-    every = load(directory, item(id="a", tags=["driver"]), item(id="b", tags=["driver", "p2p"]), item(id="c", tags=["pci"]))
+    every = load(
+        directory, item(id="a", tags=["driver"]), item(id="b", tags=["driver", "p2p"]), item(id="c", tags=["pci"])
+    )
     found, problems = verdict.choose(every, **selection)
     return [check.id for check in found], problems
 
@@ -36,7 +39,9 @@ def test_selection(tmp_path: Path, selection: dict[str, Any], ids: list[str]) ->
     assert chosen(tmp_path, **selection) == (ids, [])
 
 
-@pytest.mark.parametrize("selection", [{"tags": ["drivr"]}, {"skip_tags": ["drivr"]}, {"only": ["aa"]}, {"exclude": ["aa"]}])
+@pytest.mark.parametrize(
+    "selection", [{"tags": ["drivr"]}, {"skip_tags": ["drivr"]}, {"only": ["aa"]}, {"exclude": ["aa"]}]
+)
 def test_a_misspelt_selection_is_a_problem(tmp_path: Path, selection: dict[str, Any]) -> None:
     _ids, problems = chosen(tmp_path, **selection)
     assert len(problems) == 1
@@ -65,5 +70,8 @@ def test_a_problem_fails_a_healthy_host() -> None:
 
 
 def test_the_message_names_causes_first() -> None:
-    assert samples.judged(samples.broken_host())["msg"] == "2 failed: chipset_supports_p2p, p2p_granted; 2 unknown: p2p_fast, acs_redirect_off"
+    assert (
+        samples.judged(samples.broken_host())["msg"]
+        == "2 failed: chipset_supports_p2p, p2p_granted; 2 unknown: p2p_fast, acs_redirect_off"
+    )
     assert samples.judged([samples.result("a"), samples.result("b", "skip")])["msg"] == "ready: 1 checks"

@@ -1,4 +1,5 @@
 """Loading of checks (every fault with file and line), their schema, and the action plugin with small fakes."""
+
 from __future__ import annotations
 
 import functools
@@ -25,7 +26,12 @@ GOOD = [
     item(),
     item(when=True, skip="x"),
     item(when=["host.a", True], needs=["host.a.b_c"], explains=[], docs="https://example.org"),
-    item(remedy=[{"when": "host.a", "on": "guest", "text": "x", "commands": [], "risk": "y", "verify": "z"}, {"on": "firmware", "text": "x"}]),
+    item(
+        remedy=[
+            {"when": "host.a", "on": "guest", "text": "x", "commands": [], "risk": "y", "verify": "z"},
+            {"on": "firmware", "text": "x"},
+        ]
+    ),
     item(that=[True, "host.a"]),
 ]
 BAD = [
@@ -124,12 +130,17 @@ HEAD = """\
 
 
 def test_every_fault_has_its_line(tmp_path: Path) -> None:
-    text = HEAD + "  colour: red\n" + HEAD.replace("one", "two").replace("severity: error", "severity: bad").replace("on: host", "on: moon")
+    text = (
+        HEAD
+        + "  colour: red\n"
+        + HEAD.replace("one", "two").replace("severity: error", "severity: bad").replace("on: host", "on: moon")
+    )
     assert faults(tmp_path, text) == [
         "a.yml:11: check one: unknown key 'colour'; known are: "
         "id, title, why, severity, tags, needs, when, skip, that, found, remedy, explains, docs",
         "a.yml:15: check two: 'severity' must be one of error, warning, info, not 'bad'",
-        "a.yml:20: check two: 'remedy' (entry 1) 'on' must be one of host, hypervisor, guest, firmware, controller, not 'moon'",
+        "a.yml:20: check two: 'remedy' (entry 1) 'on' must be one of host, hypervisor, guest, firmware, controller, "
+        "not 'moon'",
     ]
 
 
@@ -144,7 +155,10 @@ def test_every_fault_has_its_line(tmp_path: Path) -> None:
             "a.yml:11: checks explain each other in a circle: one -> two -> one",
         ),
         (HEAD.replace("host.a]", "host.a ==]"), "a.yml:6: check one: 'host.a ==' does not parse: "),
-        (HEAD.replace("host.a]", "hots.a]"), "a.yml:6: check one: 'hots' is no variable of a check; there are host, expected and inventory_hostname"),
+        (
+            HEAD.replace("host.a]", "hots.a]"),
+            "a.yml:6: check one: 'hots' is no variable of a check; there are host, expected and inventory_hostname",
+        ),
         (HEAD.replace("found: f", "found: '{{ x }}'"), "a.yml:7: check one: 'x' is no variable of a check"),
         (HEAD.replace("found: f", "found: '{{ x'"), "a.yml:7: check one: '{{ x' does not parse: "),
         ("one: two\n", "a.yml:1: must be a list of checks"),
@@ -180,9 +194,13 @@ def action(name: str) -> Any:
     return module
 
 
-def run(name: str, args: dict[str, Any], task_vars: dict[str, Any], check_mode: bool = False, **shared: Any) -> dict[str, Any]:
+def run(
+    name: str, args: dict[str, Any], task_vars: dict[str, Any], check_mode: bool = False, **shared: Any
+) -> dict[str, Any]:
     loader = DataLoader()
-    task = SimpleNamespace(args=args, action=name, async_val=0, check_mode=check_mode, environment=[], delegate_to=None, diff=False)
+    task = SimpleNamespace(
+        args=args, action=name, async_val=0, check_mode=check_mode, environment=[], delegate_to=None, diff=False
+    )
     plugin = action(name).ActionModule(
         task=task,
         connection=SimpleNamespace(_shell=SimpleNamespace(tmpdir="/nowhere"), transport="ssh"),
@@ -197,7 +215,11 @@ def run(name: str, args: dict[str, Any], task_vars: dict[str, Any], check_mode: 
 
 @pytest.fixture
 def some(tmp_path: Path) -> str:
-    load(tmp_path, item(id="a", that=["host.gpus.count == 8"]), item(id="b", that=["host.probe.ran"], when="host.probe is defined", tags=["p2p"]))
+    load(
+        tmp_path,
+        item(id="a", that=["host.gpus.count == 8"]),
+        item(id="b", that=["host.probe.ran"], when="host.probe is defined", tags=["p2p"]),
+    )
     return str(tmp_path)
 
 
@@ -218,15 +240,28 @@ def test_action_sees_other_facts(some: str) -> None:
 
 
 def test_action_sees_the_hypervisor(tmp_path: Path) -> None:
-    load(tmp_path, item(id="a", that=["host.hypervisor.guest.machine == 'q35'", "host.hypervisor.name == 'pve1'"], found="x"))
+    load(
+        tmp_path,
+        item(id="a", that=["host.hypervisor.guest.machine == 'q35'", "host.hypervisor.name == 'pve1'"], found="x"),
+    )
 
     class HostVars(dict):  # type: ignore[type-arg]
         raw_get = dict.__getitem__
 
     hostvars = HostVars(
-        pve1={"ansible_facts": {"proxmox": {"vms": {"101": {"type": "vm", "gpu_count": 1, "machine": "q35"}}, "containers": {}}}}
+        pve1={
+            "ansible_facts": {
+                "proxmox": {"vms": {"101": {"type": "vm", "gpu_count": 1, "machine": "q35"}}, "containers": {}}
+            }
+        }
     )
-    task_vars = {**facts(), "proxmox_host": trust_as_template("{{ pve }}"), "pve": "pve1", "proxmox_vmid": 101, "hostvars": hostvars}
+    task_vars = {
+        **facts(),
+        "proxmox_host": trust_as_template("{{ pve }}"),
+        "pve": "pve1",
+        "proxmox_vmid": 101,
+        "hostvars": hostvars,
+    }
     result = run("run_checks", {"checks_dir": str(tmp_path)}, task_vars)
     assert result["failed"] is False, result["checks"]
 
@@ -248,13 +283,19 @@ def test_action_with_a_misspelt_argument(some: str) -> None:
 
 
 def test_action_with_a_misspelt_waiver_still_reports(some: str) -> None:
-    result = run("run_checks", {"checks_dir": some, "waivers": [{"check": "aa", "reason": "x", "expires": "2099-01-01"}]}, facts())
+    result = run(
+        "run_checks",
+        {"checks_dir": some, "waivers": [{"check": "aa", "reason": "x", "expires": "2099-01-01"}]},
+        facts(),
+    )
     assert result["failed"] is True
     assert result["problems"] == ["waiver 1: there is no check 'aa'; did you mean a?"]
     assert result["checks"][0]["status"] == "pass"
 
 
-BUNDLE = '{"bundle": 1, "host": "gpu1", "captured_at": 1.0}\n{"read": "/proc/version", "status": "ok", "text": "Linux"}\n'
+BUNDLE = (
+    '{"bundle": 1, "host": "gpu1", "captured_at": 1.0}\n{"read": "/proc/version", "status": "ok", "text": "Linux"}\n'
+)
 
 
 def test_a_bundle_is_read_on_the_controller(tmp_path: Path) -> None:
@@ -266,14 +307,23 @@ def test_a_bundle_is_read_on_the_controller(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [(None, "nothere.jsonl: No such file"), ("junk", "gpu1.jsonl: not a bundle"), (BUNDLE + "{}\n", "line 3: not an evidence record")],
+    [
+        (None, "nothere.jsonl: No such file"),
+        ("junk", "gpu1.jsonl: not a bundle"),
+        (BUNDLE + "{}\n", "line 3: not an evidence record"),
+    ],
 )
 def test_a_bundle_that_is_none(tmp_path: Path, text: str | None, message: str) -> None:
     if text is not None:
         (tmp_path / "gpu1.jsonl").write_text(text)
     modules = SimpleNamespace(find_plugin=lambda name, mod_type: str(ROOT / "library" / (name + mod_type)))
     with pytest.raises(AnsibleActionFail, match=message):
-        run("gpu_facts", {"bundle": "nothere.jsonl" if text is None else "gpu1.jsonl"}, {"inventory_dir": str(tmp_path)}, module_loader=modules)
+        run(
+            "gpu_facts",
+            {"bundle": "nothere.jsonl" if text is None else "gpu1.jsonl"},
+            {"inventory_dir": str(tmp_path)},
+            module_loader=modules,
+        )
 
 
 def test_write_bundle(tmp_path: Path) -> None:

@@ -44,8 +44,10 @@ def test_masked(text: bytes) -> None:
 
 
 KEPT_TEXT = [
-    b"Decode batch, #running-req: 17, #token: 7808, token usage: 0.02, cuda graph: True, gen throughput (token/s): 166.48, #queue-req: 0",
-    b"max_total_num_tokens=412345, chunked_prefill_size=8192, max_prefill_tokens=16384, max_running_requests=64, context_len=202752",
+    b"Decode batch, #running-req: 17, #token: 7808, token usage: 0.02, cuda graph: True, gen throughput (token/s): "
+    b"166.48, #queue-req: 0",
+    b"max_total_num_tokens=412345, chunked_prefill_size=8192, max_prefill_tokens=16384, max_running_requests=64, "
+    b"context_len=202752",
     b"KV Cache is allocated. #tokens: 412345, K size: 20.10 GB",
     b"--tokenizer-path /models/x --max-total-tokens 100000 --skip-tokenizer-init",
     b"api_key=None, admin_api_key=None, hf_token=null",
@@ -103,8 +105,14 @@ def test_a_private_key_is_masked_over_its_lines() -> None:
         ([b"x", b"--api-key=a", b"model"], [b"x", b"--api-key=" + secrets.MASK, b"model"]),
         ([b"x", b"--hf-token", b"a", b"model"], [b"x", b"--hf-token", secrets.MASK, b"model"]),
         ([b"x", b"--api-key", b"--port", b"1"], [b"x", b"--api-key", b"--port", b"1"]),
-        ([b"x", b"--max-tokens", b"5", b"--tokenizer-path", b"/m"], [b"x", b"--max-tokens", b"5", b"--tokenizer-path", b"/m"]),
-        ([b"env", b"HF_TOKEN=a", b"NCCL_DEBUG=INFO", b"x"], [b"env", b"HF_TOKEN=" + secrets.MASK, b"NCCL_DEBUG=INFO", b"x"]),
+        (
+            [b"x", b"--max-tokens", b"5", b"--tokenizer-path", b"/m"],
+            [b"x", b"--max-tokens", b"5", b"--tokenizer-path", b"/m"],
+        ),
+        (
+            [b"env", b"HF_TOKEN=a", b"NCCL_DEBUG=INFO", b"x"],
+            [b"env", b"HF_TOKEN=" + secrets.MASK, b"NCCL_DEBUG=INFO", b"x"],
+        ),
         ([b"sh", b"-c", b"run --api-key a --tp 8"], [b"sh", b"-c", b"run --api-key " + secrets.MASK + b" --tp 8"]),
         ([b"x", b"--api-key", b"", b""], [b"x", b"--api-key", b"", b""]),
         ([b""], [b""]),
@@ -122,7 +130,10 @@ def test_environments_keep_what_is_allowed_and_nothing_else() -> None:
         b"\0HF_HUB_TOKEN=g\0VLLM_PROXY=http://u:pw@h/\0OMP_NUM_THREADS=8\0\0=x\0junk\0RAY_REDIS_PASSWORD=h\0SGLANG_MAX_NEW_TOKENS=5"
     )
     kept = secrets.redact_file("/proc/1/environ", given_environment)
-    assert kept == b"NCCL_P2P_LEVEL=SYS\0CUDA_VISIBLE_DEVICES=0,1\0VLLM_PROXY=http://u:********@h/\0OMP_NUM_THREADS=8\0SGLANG_MAX_NEW_TOKENS=5"
+    assert (
+        kept
+        == b"NCCL_P2P_LEVEL=SYS\0CUDA_VISIBLE_DEVICES=0,1\0VLLM_PROXY=http://u:********@h/\0OMP_NUM_THREADS=8\0SGLANG_MAX_NEW_TOKENS=5"
+    )
     assert secrets.redact_environment(kept) == kept
 
 
@@ -132,16 +143,41 @@ def test_sysfs_bytes_are_never_touched() -> None:
 
 
 def test_the_kernels_command_line_is_text() -> None:
-    assert secrets.redact_file("/proc/cmdline", b"root=/dev/x iscsi_password=abcdef quiet\n") == b"root=/dev/x iscsi_password=******** quiet\n"
+    assert (
+        secrets.redact_file("/proc/cmdline", b"root=/dev/x iscsi_password=abcdef quiet\n")
+        == b"root=/dev/x iscsi_password=******** quiet\n"
+    )
 
 
 # A secret of letters and digits with at least one letter: a bare number after "tokens" is a count.
 SECRET = st.text(string.ascii_letters + string.digits, min_size=12, max_size=40).map(lambda text: "Zq" + text)
 NAME = st.sampled_from(
-    ["api_key", "API_KEY", "hf-token", "HF_TOKEN", "db.password", "client_secret", "x-api-key", "aws_secret_access_key", "private_key", "passwd"]
+    [
+        "api_key",
+        "API_KEY",
+        "hf-token",
+        "HF_TOKEN",
+        "db.password",
+        "client_secret",
+        "x-api-key",
+        "aws_secret_access_key",
+        "private_key",
+        "passwd",
+    ]
 )
 JUNK = st.text(max_size=20).map(lambda text: text.replace("\n", " "))
-FORMS = ["%s=%s", "%s: %s", '"%s": "%s"', "'%s': '%s'", "%s = '%s'", "--%s=%s", "--%s %s", "export %s=%s", "%s=['%s']", '{\\"%s\\": \\"%s\\"}']
+FORMS = [
+    "%s=%s",
+    "%s: %s",
+    '"%s": "%s"',
+    "'%s': '%s'",
+    "%s = '%s'",
+    "--%s=%s",
+    "--%s %s",
+    "export %s=%s",
+    "%s=['%s']",
+    '{\\"%s\\": \\"%s\\"}',
+]
 
 
 @given(name=NAME, secret=SECRET, form=st.sampled_from(FORMS), before=JUNK, after=JUNK)
@@ -150,8 +186,15 @@ def test_a_planted_secret_never_comes_through_text(name: str, secret: str, form:
     assert secret.encode() not in secrets.redact_text(line.encode("utf-8", "surrogatepass"))
 
 
-@given(name=NAME, secret=SECRET, joined=st.booleans(), around=st.lists(st.binary(max_size=8).map(lambda data: data.replace(b"\0", b"")), max_size=3))
-def test_a_planted_secret_never_comes_through_a_command_line(name: str, secret: str, joined: bool, around: list[bytes]) -> None:
+@given(
+    name=NAME,
+    secret=SECRET,
+    joined=st.booleans(),
+    around=st.lists(st.binary(max_size=8).map(lambda data: data.replace(b"\0", b"")), max_size=3),
+)
+def test_a_planted_secret_never_comes_through_a_command_line(
+    name: str, secret: str, joined: bool, around: list[bytes]
+) -> None:
     flag = b"--" + name.encode()
     words = [*around, flag + b"=" + secret.encode()] if joined else [*around, flag, secret.encode()]
     assert secret.encode() not in secrets.redact_file("/proc/42/cmdline", b"\0".join([*words, *around]))
@@ -164,7 +207,9 @@ def test_a_planted_secret_never_comes_through_a_command_line(name: str, secret: 
 )
 def test_a_planted_secret_never_comes_through_an_environment(name: str, word: str, secret: str) -> None:
     for full in (name + "_" + word, "NCCL_" + name + word, "VLLM_" + word + "_" + name, "SGLANG_" + word):
-        assert secret.encode() not in secrets.redact_environment(b"PATH=/bin\0" + full.encode() + b"=" + secret.encode())
+        assert secret.encode() not in secrets.redact_environment(
+            b"PATH=/bin\0" + full.encode() + b"=" + secret.encode()
+        )
 
 
 @given(data=st.binary(max_size=400))
@@ -176,7 +221,14 @@ def test_any_bytes_are_bounded_and_stable(data: bytes) -> None:
 
 @pytest.mark.parametrize(
     "line",
-    [b"token" * 200000, b"a_" * 500000 + b"key", b"--api-key " * 100000, b"://" * 300000, b"api_key=[" * 100000, b'"secret": "' + b"\\" * 1000000],
+    [
+        b"token" * 200000,
+        b"a_" * 500000 + b"key",
+        b"--api-key " * 100000,
+        b"://" * 300000,
+        b"api_key=[" * 100000,
+        b'"secret": "' + b"\\" * 1000000,
+    ],
 )
 def test_hostile_text_takes_bounded_time(line: bytes) -> None:
     began = time.monotonic()

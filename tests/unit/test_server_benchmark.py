@@ -96,20 +96,34 @@ def test_requests_that_fail_are_counted_and_their_reason_is_kept(tmp_path: Path)
 
 
 def test_a_load_without_figures_is_a_finding_of_its_own() -> None:
-    [finding] = benchmark.findings([cell(seconds=None, failed=4, problems=["sglang ended with 1; its last lines: no tokenizer"])], {}, None)
-    assert finding["text"] == "1 at once, 512 in, 256 out: no figures: sglang ended with 1; its last lines: no tokenizer"
+    [finding] = benchmark.findings(
+        [cell(seconds=None, failed=4, problems=["sglang ended with 1; its last lines: no tokenizer"])], {}, None
+    )
+    assert (
+        finding["text"] == "1 at once, 512 in, 256 out: no figures: sglang ended with 1; its last lines: no tokenizer"
+    )
 
 
 @pytest.mark.parametrize(
     ("then", "kept", "note"),
     [
         ({"name": "sglang", "version": "0.5.23"}, True, None),
-        ({"name": "sglang", "version": "0.5.12"}, True, "the baseline was measured with version 0.5.12 of sglang, this run with version 0.5.23"),
-        ({"name": "guidellm", "version": "0.8.1"}, False, "the baseline was measured with guidellm, this run with sglang: they are not compared"),
+        (
+            {"name": "sglang", "version": "0.5.12"},
+            True,
+            "the baseline was measured with version 0.5.12 of sglang, this run with version 0.5.23",
+        ),
+        (
+            {"name": "guidellm", "version": "0.8.1"},
+            False,
+            "the baseline was measured with guidellm, this run with sglang: they are not compared",
+        ),
         (None, False, "the baseline was measured with builtin, this run with sglang: they are not compared"),
     ],
 )
-def test_a_baseline_of_another_generator_is_not_compared(then: dict[str, Any] | None, kept: bool, note: str | None) -> None:
+def test_a_baseline_of_another_generator_is_not_compared(
+    then: dict[str, Any] | None, kept: bool, note: str | None
+) -> None:
     before = {"cells": [cell()], **({"generator": then} if then else {})}
     found, notes = benchmark.comparable(before, {"name": "sglang", "version": "0.5.23"})
     assert (found == before, notes) == (kept, [note] if note else [])
@@ -140,7 +154,10 @@ class Strict(BaseHTTPRequestHandler):
             return
         self.send_response(200)
         self.end_headers()
-        self.wfile.write(b'data: {"choices": [{"text": "a"}]}\n\ndata: {"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 2}}\n\n')
+        self.wfile.write(
+            b'data: {"choices": [{"text": "a"}]}\n\ndata: {"choices": [], "usage": {"prompt_tokens": 3, '
+            b'"completion_tokens": 2}}\n\n'
+        )
 
 
 def test_fields_that_a_server_refuses_are_left_out() -> None:
@@ -152,7 +169,8 @@ def test_fields_that_a_server_refuses_are_left_out() -> None:
 
 
 def test_the_playbook_measures_compares_and_keeps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """benchmark.yml on this machine: the first run becomes the baseline, a target that is out of reach fails the second."""
+    """benchmark.yml on this machine: the first run becomes the baseline, a target that is out of reach fails the
+    second."""
     loads = [{"concurrency": 1, "requests": 2, "prompt_tokens": 16, "output_tokens": 16}]
     with running(tmp_path, "healthy", speed=60, HF_HOME=str(hub(tmp_path / "huggingface"))) as server:
         server.listens()
@@ -179,7 +197,14 @@ def test_the_playbook_measures_compares_and_keeps(tmp_path: Path, monkeypatch: p
 
 
 def play(variables: dict[str, Any]) -> subprocess.CompletedProcess[str]:
-    command = [str(Path(sys.executable).parent / "ansible-playbook"), "-i", "localhost,", "benchmark.yml", "-e", json.dumps(variables)]
+    command = [
+        str(Path(sys.executable).parent / "ansible-playbook"),
+        "-i",
+        "localhost,",
+        "benchmark.yml",
+        "-e",
+        json.dumps(variables),
+    ]
     path = "%s:%s" % (ENGINE / "bin", os.environ["PATH"])
     environment = dict(os.environ, PATH=path, ANSIBLE_CALLBACKS_ENABLED="quiet", ANSIBLE_NOCOLOR="1", LC_ALL="C.UTF-8")
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=240)

@@ -1,4 +1,5 @@
-"""A recorded server, damaged at random: the facts keep their keys, nothing is raised, and what cannot be seen is never called ready."""
+"""A recorded server, damaged at random: the facts keep their keys, nothing is raised, and what cannot be seen is never
+called ready."""
 
 from __future__ import annotations
 
@@ -15,7 +16,19 @@ from ansible.module_utils.gpu_server import stall, watching
 
 SERVING = Path(__file__).resolve().parents[1] / "fixtures" / "hosts" / "serving.jsonl.gz"
 # What the server's own readers read; the rest of the bundle is other readers' concern.
-OWN = ("/proc/4", "/proc/net", "/root/", "/opt/", "/etc/nccl", "date", "nvidia-smi --query", "http://", "systemctl", "find", "/proc/stat")
+OWN = (
+    "/proc/4",
+    "/proc/net",
+    "/root/",
+    "/opt/",
+    "/etc/nccl",
+    "date",
+    "nvidia-smi --query",
+    "http://",
+    "systemctl",
+    "find",
+    "/proc/stat",
+)
 STATUSES = ("absent", "denied", "failed", "timeout", "not_captured", "hung")
 
 
@@ -29,7 +42,9 @@ def name_of(record: dict[str, Any]) -> str:
 
 
 def facts(changed: list[dict[str, Any]]) -> dict[str, Any]:
-    found = inference_server_facts.facts(bundle.BundleEvidence({"captured_at": 1775780000.0}, changed), {})["ansible_facts"]["inference_server"]
+    found = inference_server_facts.facts(bundle.BundleEvidence({"captured_at": 1775780000.0}, changed), {})[
+        "ansible_facts"
+    ]["inference_server"]
     assert isinstance(found, dict)
     return found
 
@@ -47,7 +62,9 @@ def damaged(record: dict[str, Any], chance: random.Random) -> dict[str, Any]:
     if kind == 1:
         changed[field] = text[: chance.randrange(len(text) + 1)]
     elif kind == 2:
-        changed[field] = "".join(chance.choice("\0\ufffd{}[]\":,0-9aZ \n\t%s") if chance.random() < 0.03 else letter for letter in text)
+        changed[field] = "".join(
+            chance.choice('\0\ufffd{}[]":,0-9aZ \n\t%s') if chance.random() < 0.03 else letter for letter in text
+        )
     elif kind == 3:
         changed[field] = chance.choice(["", "\n" * 50, "0" * 5000, "{" * 3000, "nan, [N/A], ERR!, -1\n" * 9, "\0" * 40])
     else:
@@ -65,7 +82,10 @@ KEYS = set(facts(WHOLE))
 def test_damage_gives_the_same_keys_and_no_exception(seed: int) -> None:
     chance = random.Random(seed)
     share = chance.choice([0.02, 0.1, 0.4])
-    changed = [damaged(record, chance) if name_of(record).startswith(OWN) and chance.random() < share else record for record in WHOLE]
+    changed = [
+        damaged(record, chance) if name_of(record).startswith(OWN) and chance.random() < share else record
+        for record in WHOLE
+    ]
     found = facts(changed)
     assert set(found) == KEYS
     json.dumps(found)

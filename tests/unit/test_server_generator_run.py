@@ -1,4 +1,5 @@
-"""A load generator as a process: what it measured, and what is said where it dies, hangs, writes rubbish, or nobody looks any more."""
+"""A load generator as a process: what it measured, and what is said where it dies, hangs, writes rubbish, or nobody
+looks any more."""
 
 from __future__ import annotations
 
@@ -30,7 +31,15 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 def job(server: Server, **other: Any) -> generators.Job:
-    made = {"concurrency": 2, "requests": 4, "prompt_tokens": 16, "output_tokens": 12, "time_limit": 60, "seed": 7, "tokenizer": str(ENGINE)}
+    made = {
+        "concurrency": 2,
+        "requests": 4,
+        "prompt_tokens": 16,
+        "output_tokens": 12,
+        "time_limit": 60,
+        "seed": 7,
+        "tokenizer": str(ENGINE),
+    }
     return generators.Job("http://127.0.0.1:%d" % server.port, "glm-5", **{**made, **other})
 
 
@@ -42,7 +51,9 @@ def facts(**other: Any) -> dict[str, Any]:
     return {**made, **other}
 
 
-def find(server: Server, directory: Path, wanted: str = "auto", named: str | None = None, **other: Any) -> generator_find.Found:
+def find(
+    server: Server, directory: Path, wanted: str = "auto", named: str | None = None, **other: Any
+) -> generator_find.Found:
     made = facts(**other)
     return generator_find.find(wanted, named, made, job(server, tokenizer=made["tokenizer"]), str(directory))
 
@@ -101,7 +112,11 @@ def test_what_it_prints_is_shown_without_the_key(server: Server, home: Path) -> 
     [problem] = done["cell"]["problems"]
     assert "Authorization: Bearer ***" in problem
     assert KEY not in json.dumps(done)
-    assert not any(KEY in path.read_text(errors="replace") for path in (home / "run").iterdir() if path.is_file() and path.name != "log")
+    assert not any(
+        KEY in path.read_text(errors="replace")
+        for path in (home / "run").iterdir()
+        if path.is_file() and path.name != "log"
+    )
 
 
 @pytest.mark.parametrize("mode", ["hang", "deaf"])
@@ -128,7 +143,9 @@ def test_a_load_whose_directory_was_removed_ends(server: Server, home: Path) -> 
     (home / "generator-mode").write_text("hang")
     place, how = home / "run", find(server, home).facts()
     (place / "alive").touch()
-    thread = threading.Thread(target=generator_run.run, args=(str(place), generator_run.Order(job(server), how, facts(), KEY)))
+    thread = threading.Thread(
+        target=generator_run.run, args=(str(place), generator_run.Order(job(server), how, facts(), KEY))
+    )
     thread.start()
     until = time.monotonic() + 20
     while not _running(str(place)) and time.monotonic() < until:
@@ -198,12 +215,22 @@ def test_an_option_with_another_name_is_said_before_anything_runs(server: Server
         ({"python": "/nowhere/bin/python"}, "sglang", "there is no /nowhere/bin/python on this host"),
         ({"python": None}, "sglang", "does not say which Python"),
         ({"tokenizer": None}, "vllm", "does not say where that is"),
-        ({"tokenizer": "/models/gone"}, "sglang", "the tokenizer /models/gone of the server's command line is not on this host, or not to be seen"),
-        ({"tokenizer": "org/not-here"}, "sglang", "the tokenizer org/not-here of the server's command line is not in the hub's cache"),
+        (
+            {"tokenizer": "/models/gone"},
+            "sglang",
+            "the tokenizer /models/gone of the server's command line is not on this host, or not to be seen",
+        ),
+        (
+            {"tokenizer": "org/not-here"},
+            "sglang",
+            "the tokenizer org/not-here of the server's command line is not in the hub's cache",
+        ),
         ({"engine": "transformers"}, "guidellm", "refuses its requests"),
     ],
 )
-def test_why_a_generator_cannot_be_used(server: Server, home: Path, server_facts: dict[str, Any], wanted: str, text: str) -> None:
+def test_why_a_generator_cannot_be_used(
+    server: Server, home: Path, server_facts: dict[str, Any], wanted: str, text: str
+) -> None:
     with pytest.raises(generator_find.NoGeneratorError, match=text):
         find(server, home, wanted, **server_facts)
     found = find(server, home, **{"engine": wanted, **server_facts})
@@ -220,7 +247,10 @@ def test_guidellm_is_taken_where_the_engine_has_none(server: Server, home: Path)
     (home / "bin").mkdir()
     program = home / "bin" / "guidellm"
     (home / "help").write_text(text)
-    program.write_text("#!/bin/sh\nif [ \"$1\" = --version ]; then echo 'guidellm version: 0.8.1'; else exec /bin/cat %s; fi\n" % (home / "help"))
+    program.write_text(
+        "#!/bin/sh\nif [ \"$1\" = --version ]; then echo 'guidellm version: 0.8.1'; else exec /bin/cat %s; fi\n"
+        % (home / "help")
+    )
     program.chmod(0o755)
     found = find(server, home, engine="vllm")
     assert (found.name, found.version, found.start) == ("guidellm", "0.8.1", [str(program), "run"])
@@ -265,7 +295,10 @@ def _running(place: str) -> list[str]:
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
-                if os.readlink(entry / "cwd").startswith(place) and "Z" not in (entry / "stat").read_text().rpartition(")")[2].split()[:1]:
+                if (
+                    os.readlink(entry / "cwd").startswith(place)
+                    and "Z" not in (entry / "stat").read_text().rpartition(")")[2].split()[:1]
+                ):
                     found.append(entry.name)
             except OSError:
                 continue

@@ -44,7 +44,9 @@ def test_the_figures_of_a_real_run(version: str) -> None:
     assert found["prompt_tokens"] == pytest.approx(6 * 32, abs=6)
     # What it says of itself holds together: tokens over seconds, and two streams at a time.
     assert found["output_tokens_per_s"] == pytest.approx(found["output_tokens"] / found["seconds"], rel=0.02)
-    assert found["total_tokens_per_s"] == pytest.approx((found["output_tokens"] + found["prompt_tokens"]) / found["seconds"], rel=0.02)
+    assert found["total_tokens_per_s"] == pytest.approx(
+        (found["output_tokens"] + found["prompt_tokens"]) / found["seconds"], rel=0.02
+    )
     assert found["output_tokens_per_s"] < 2 * found["per_stream_tokens_per_s"]
     assert 0 < found["first_token_s"]["median"] <= found["first_token_s"]["p95"] < found["seconds"]
     assert 0 < found["token_gap_ms"]["median"] <= found["token_gap_ms"]["p95"] < 1000 * found["seconds"]
@@ -56,7 +58,9 @@ def test_the_generators_own_figures_are_the_same(version: str) -> None:
     theirs = json.loads(text)
     if version.startswith("guidellm"):
         metrics = theirs["benchmarks"][0]["metrics"]
-        assert found["first_token_s"]["p95"] == pytest.approx(metrics["time_to_first_token_ms"]["successful"]["percentiles"]["p95"] / 1000, abs=1e-4)
+        assert found["first_token_s"]["p95"] == pytest.approx(
+            metrics["time_to_first_token_ms"]["successful"]["percentiles"]["p95"] / 1000, abs=1e-4
+        )
         assert found["output_tokens"] == metrics["output_token_count"]["successful"]["total_sum"]
         return
     assert found["first_token_s"]["median"] == pytest.approx(theirs["median_ttft_ms"] / 1000, abs=1e-4)
@@ -65,7 +69,9 @@ def test_the_generators_own_figures_are_the_same(version: str) -> None:
     assert found["token_gap_ms"]["median"] == pytest.approx(theirs["median_itl_ms"], rel=1e-3)
 
 
-@pytest.mark.parametrize("version", [version for version in VERSIONS if (FIXTURES / version / "result-failures.json").exists()])
+@pytest.mark.parametrize(
+    "version", [version for version in VERSIONS if (FIXTURES / version / "result-failures.json").exists()]
+)
 def test_requests_that_failed(version: str) -> None:
     found = cell(version, "-failures")
     assert (found["completed"], found["failed"]) == (4, 2)
@@ -80,7 +86,10 @@ def test_requests_that_failed(version: str) -> None:
 def test_a_run_in_which_nothing_went_well_has_no_rates(version: str) -> None:
     found = cell(version, "-refused")
     assert (found["completed"], found["failed"]) == (0, 6)
-    assert [found[name] for name in ("output_tokens_per_s", "total_tokens_per_s", "per_stream_tokens_per_s", "first_token_s")] == [None] * 4
+    assert [
+        found[name]
+        for name in ("output_tokens_per_s", "total_tokens_per_s", "per_stream_tokens_per_s", "first_token_s")
+    ] == [None] * 4
     assert "Unprocessable Entity" in found["problems"][0]
 
 
@@ -88,7 +97,10 @@ def test_without_details_the_generators_own_percentiles_are_taken() -> None:
     theirs = json.loads((FIXTURES / "vllm-0.33.0" / "result.json").read_text())
     text = json.dumps({name: value for name, value in theirs.items() if not isinstance(value, list)})
     found = generators.result(generators.VLLM, text, JOB)
-    assert found["first_token_s"] == {"median": round(theirs["median_ttft_ms"] / 1000, 4), "p95": round(theirs["p95_ttft_ms"] / 1000, 4)}
+    assert found["first_token_s"] == {
+        "median": round(theirs["median_ttft_ms"] / 1000, 4),
+        "p95": round(theirs["p95_ttft_ms"] / 1000, 4),
+    }
     assert found["token_gap_ms"] == {"median": round(theirs["median_itl_ms"], 4), "p95": round(theirs["p95_itl_ms"], 4)}
 
 
@@ -147,13 +159,20 @@ def test_guidellm_takes_no_name_that_its_options_would_cut() -> None:
 
 @pytest.mark.parametrize(
     ("name", "last"),
-    [("sglang-0.5.23/log.txt", 6), ("vllm-0.33.0/log.txt", 6), ("guidellm-0.8.1/log.txt", 6), ("sglang-0.5.23/log-refused.txt", None)],
+    [
+        ("sglang-0.5.23/log.txt", 6),
+        ("vllm-0.33.0/log.txt", 6),
+        ("guidellm-0.8.1/log.txt", 6),
+        ("sglang-0.5.23/log-refused.txt", None),
+    ],
 )
 def test_progress_in_what_was_really_printed(name: str, last: int | None) -> None:
     text = (FIXTURES / name).read_bytes().decode()
     assert generators.progress(text, 6) == last
     assert generators.progress(text, 7) is None or name.startswith("guidellm")  # a bar of something else
-    seen = [count for count in (generators.progress(text[:end], 6) for end in range(0, len(text), 97)) if count is not None]
+    seen = [
+        count for count in (generators.progress(text[:end], 6) for end in range(0, len(text), 97)) if count is not None
+    ]
     assert seen == sorted(seen)
 
 

@@ -46,7 +46,10 @@ def test_an_engine_that_dies_of_an_exception_behind_a_healthy_api() -> None:
 def test_a_transformers_server_that_serves() -> None:
     log = read(RECORDINGS / "transformers-5.24-served.log.gz")
     assert (log["engine"], log["ready"], log["fatal"]) == ("transformers", True, None)
-    assert [phase["name"] for phase in log["phases"]] == ["listening", "ready"]  # started by hand: it cannot be told where its lines begin
+    assert [phase["name"] for phase in log["phases"]] == [
+        "listening",
+        "ready",
+    ]  # started by hand: it cannot be told where its lines begin
     assert log["requests"]["ok"] == 2 and log["requests"]["failed"] == 0
 
 
@@ -118,7 +121,13 @@ def test_a_watchdog_blames_the_configuration() -> None:
 @needs_samples
 def test_a_full_start_on_eight_gpus() -> None:
     log = read(SAMPLES / "vllm-0.20-8gpu-glm51-full-start.txt")
-    assert (log["engine"], log["ready"], log["fatal"], log["nccl"]["version"], log["context_length"]) == ("vllm", True, None, "2.30.3", 202752)
+    assert (log["engine"], log["ready"], log["fatal"], log["nccl"]["version"], log["context_length"]) == (
+        "vllm",
+        True,
+        None,
+        "2.30.3",
+        202752,
+    )
     assert log["faults"] == []
 
 
@@ -130,7 +139,10 @@ def test_transport_of_nccl_is_p2p() -> None:
 
 
 def test_host_memory_as_transport_is_not_p2p() -> None:
-    text = "host:1:1 [0] NCCL INFO Channel 00 : 0[0] -> 1[1] via SHM/direct/direct\nhost:1:1 [0] NCCL INFO Channel 01 : 1[1] -> 2[2] via P2P/IPC\n"
+    text = (
+        "host:1:1 [0] NCCL INFO Channel 00 : 0[0] -> 1[1] via SHM/direct/direct\nhost:1:1 [0] NCCL INFO Channel 01 "
+        ": 1[1] -> 2[2] via P2P/IPC\n"
+    )
     assert log_reader.read(text, NOW)["nccl"]["p2p_used"] is False
 
 
@@ -159,7 +171,12 @@ def test_any_bytes_give_the_same_keys_and_no_exception() -> None:
 
 
 def test_a_line_of_megabytes_costs_little_and_hides_nothing() -> None:
-    text = "server_args=ServerArgs(x)\n" + "Decode batch, #running-req: 1, " + "a, " * 1_000_000 + "\nThe server is fired up and ready to roll!\n"
+    text = (
+        "server_args=ServerArgs(x)\n"
+        + "Decode batch, #running-req: 1, "
+        + "a, " * 1_000_000
+        + "\nThe server is fired up and ready to roll!\n"
+    )
     assert log_reader.read(text, NOW)["ready"] is True
 
 

@@ -1,4 +1,5 @@
-"""Which part of which log is read: the unit's journal, the file that a process writes to, across rotations, in bounded size."""
+"""Which part of which log is read: the unit's journal, the file that a process writes to, across rotations, in bounded
+size."""
 
 from __future__ import annotations
 
@@ -13,7 +14,10 @@ from ansible.module_utils.gpu_server import units
 from ansible.module_utils.gpu_server.engines import SGLANG
 from ansible.module_utils.gpu_server.log import log_reader, log_source
 
-START = "[2026-04-09 22:13:40] server_args=ServerArgs(model_path='x')\n[2026-04-09 22:13:56 TP0] sglang is using nccl==2.28.9\n"
+START = (
+    "[2026-04-09 22:13:40] server_args=ServerArgs(model_path='x')\n[2026-04-09 22:13:56 TP0] sglang is using "
+    "nccl==2.28.9\n"
+)
 READY = "[2026-04-09 22:20:41] The server is fired up and ready to roll!\n"
 DECODE = (
     "[2026-04-09 23:00:00 TP0] Decode batch, #running-req: 1, #token: 9, token usage: 0.00, cuda graph: True, "
@@ -54,7 +58,10 @@ def test_of_a_long_file_the_last_start_and_the_end_are_read(tmp_path: Path, monk
     monkeypatch.setattr(log_source, "PART_BYTES", 65536)
     path = tmp_path / "server.log"
     filler = DECODE * 3000
-    failed = "[2026-04-09 20:00:00] server_args=ServerArgs(model_path='old')\n[2026-04-09 20:00:09 TP0] torch.OutOfMemoryError: CUDA out of memory.\n"
+    failed = (
+        "[2026-04-09 20:00:00] server_args=ServerArgs(model_path='old')\n[2026-04-09 20:00:09 TP0] "
+        "torch.OutOfMemoryError: CUDA out of memory.\n"
+    )
     path.write_text(filler + failed + START + READY + filler + DECODE.replace("9.00", "42.50"))
     found = read(path)
     assert found["gap"] is True
@@ -74,8 +81,13 @@ def unit(**other: Any) -> dict[str, Any]:
 
 
 def test_the_journal_is_asked_for_the_last_start_of_the_unit() -> None:
-    text = "".join("1775773%03d.000000 gpu1 python3[400]: %s\n" % (number, line) for number, line in enumerate((START + READY).splitlines()))
-    records = [{"run": list(log_source.journal_command("sglang.service", "ab12")), "status": "ok", "rc": 0, "stdout": text}]
+    text = "".join(
+        "1775773%03d.000000 gpu1 python3[400]: %s\n" % (number, line)
+        for number, line in enumerate((START + READY).splitlines())
+    )
+    records = [
+        {"run": list(log_source.journal_command("sglang.service", "ab12")), "status": "ok", "rc": 0, "stdout": text}
+    ]
     errors = Errors("server")
     found = log_source.read(BundleEvidence({}, records), unit(), None, SGLANG, errors)
     log = log_reader.read(found["text"], NOW)
@@ -84,7 +96,15 @@ def test_the_journal_is_asked_for_the_last_start_of_the_unit() -> None:
 
 def test_a_journal_that_may_not_be_read_is_said() -> None:
     command = list(log_source.journal_command("sglang.service", "ab12"))
-    records = [{"run": command, "status": "ok", "rc": 1, "stdout": "", "stderr": "No journal files were opened due to insufficient permissions.\n"}]
+    records = [
+        {
+            "run": command,
+            "status": "ok",
+            "rc": 1,
+            "stdout": "",
+            "stderr": "No journal files were opened due to insufficient permissions.\n",
+        }
+    ]
     errors = Errors("server")
     assert log_source.read(BundleEvidence({}, records), unit(), None, SGLANG, errors)["text"] is None
     assert "insufficient permissions" in errors.entries[0]["problem"]

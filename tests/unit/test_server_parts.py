@@ -1,4 +1,5 @@
-"""Parts of the server facts: what the API answers, NCCL's settings on a topology, arguments against --help, differences, requests."""
+"""Parts of the server facts: what the API answers, NCCL's settings on a topology, arguments against --help,
+differences, requests."""
 
 from __future__ import annotations
 
@@ -52,7 +53,12 @@ def answering(models: str, code: int = 200) -> dict[str, Any]:
 )
 def test_lists_of_models(name: str, model: str, context: int, owner: str | None) -> None:
     found = answering((SAMPLES / (name + ".txt")).read_text())
-    assert (found["models"], found["context_length"], found["owned_by"], found["errors"]) == ([model], context, owner, [])
+    assert (found["models"], found["context_length"], found["owned_by"], found["errors"]) == (
+        [model],
+        context,
+        owner,
+        [],
+    )
 
 
 @needs_samples
@@ -64,7 +70,9 @@ def test_server_information_may_have_any_further_keys() -> None:
     assert found["memory_usage_gb"] == {"weight": 0.98, "kvcache": 0.23, "token_capacity": 20480, "graph": 0}
 
 
-@pytest.mark.parametrize("text", ["", "null", "[]", "[1, 2", '{"data": 7}', '{"data": [{"id": null}, 5]}', "<html>502</html>", "[" * 100000])
+@pytest.mark.parametrize(
+    "text", ["", "null", "[]", "[1, 2", '{"data": 7}', '{"data": [{"id": null}, 5]}', "<html>502</html>", "[" * 100000]
+)
 def test_what_is_no_list_of_models_is_unknown_or_empty(text: str) -> None:
     found = answering(text)
     assert found["models"] in (None, [])
@@ -83,7 +91,12 @@ def test_a_list_that_was_not_captured_or_wants_a_key_is_no_fault_of_it() -> None
 @pytest.mark.parametrize(
     ("engine", "words", "path", "served"),
     [
-        ("sglang", "python -m sglang.launch_server --model-path /m/glm --served-model-name glm-5 --port 8000", "/m/glm", "glm-5"),
+        (
+            "sglang",
+            "python -m sglang.launch_server --model-path /m/glm --served-model-name glm-5 --port 8000",
+            "/m/glm",
+            "glm-5",
+        ),
         ("sglang", "python -m sglang.launch_server --model org/glm", "org/glm", "org/glm"),
         ("vllm", "vllm serve org/glm --served-model-name glm glm-5", "org/glm", "glm"),
         ("transformers", "python /opt/bin/transformers serve /m/tiny --port 9", "/m/tiny", "/m/tiny"),
@@ -102,7 +115,10 @@ def test_a_key_that_is_wanted_is_said() -> None:
 
 
 def test_metrics_are_summed_and_nan_is_no_number() -> None:
-    text = 'sglang:num_running_reqs{dp="0"} 3.0\nsglang:num_running_reqs{dp="1"} 4.0\nsglang:token_usage 0.5\nsglang:gen_throughput NaN\n'
+    text = (
+        'sglang:num_running_reqs{dp="0"} 3.0\nsglang:num_running_reqs{dp="1"} 4.0\nsglang:token_usage '
+        "0.5\nsglang:gen_throughput NaN\n"
+    )
     assert api.metrics(text, engines.SGLANG) == {"running": 7.0, "queue": None, "usage": 0.5, "tokens_per_s": None}
 
 
@@ -114,7 +130,13 @@ def stream(*scores: Any, text: str = " word") -> Fetched:
 
 def test_a_stream_gives_text_rate_and_finite_logprobs() -> None:
     found = api.read_stream(stream(-0.5, -0.25, -1.0))
-    assert (found["text"], found["tokens"], found["finite"], found["first_token_s"], found["tokens_per_s"]) == (" word" * 3, 3, True, 0.1, 2.0)
+    assert (found["text"], found["tokens"], found["finite"], found["first_token_s"], found["tokens_per_s"]) == (
+        " word" * 3,
+        3,
+        True,
+        0.1,
+        2.0,
+    )
 
 
 @pytest.mark.parametrize("score", [None, math.nan, -math.inf])
@@ -159,7 +181,9 @@ def test_two_gpus_on_amd_may_go_anywhere() -> None:
 def test_the_environment_wins_over_the_configuration_files() -> None:
     files = [{"read": "/etc/nccl.conf", "status": "ok", "text": "# old\nNCCL_P2P_LEVEL=LOC\nNCCL_P2P_DISABLE=1\n"},
              {"read": "/root/.nccl.conf", "status": "ok", "text": "NCCL_P2P_DISABLE=0\n"}]  # fmt: skip
-    found = nccl.read(BundleEvidence({}, files), {"HOME": "/root", "NCCL_P2P_LEVEL": "SYS", "NCCL_IB_DISABLE": "1"}, TOPOLOGY, True, 1)
+    found = nccl.read(
+        BundleEvidence({}, files), {"HOME": "/root", "NCCL_P2P_LEVEL": "SYS", "NCCL_IB_DISABLE": "1"}, TOPOLOGY, True, 1
+    )
     assert (found["level"], found["disabled"], found["without_effect"]) == ("SYS", False, ["NCCL_IB_DISABLE"])
 
 
@@ -200,7 +224,14 @@ def test_arguments_that_the_engine_does_not_take(given: dict[str, Any], problem:
 
 
 def test_arguments_that_the_engine_takes() -> None:
-    given = {"model": "x", "tp-size": 8, "dsa-decode-backend": "trtllm", "mem-fraction-static": 0.9, "trust-remote-code": True, "absent": False}
+    given = {
+        "model": "x",
+        "tp-size": 8,
+        "dsa-decode-backend": "trtllm",
+        "mem-fraction-static": 0.9,
+        "trust-remote-code": True,
+        "absent": False,
+    }
     assert arguments.problems(given, arguments.options_of(HELP), engines.SGLANG) == []
 
 
@@ -213,8 +244,16 @@ def test_underscores_are_dashes_to_vllm_only() -> None:
 
 def test_a_server_without_metrics_and_gpus_is_idle_where_no_client_is_connected() -> None:
     def seen(*states: str) -> tuple[Any, Any, Any]:
-        rows = "".join("   0: 0100007F:1F40 0100007F:%s %s 00000000:00000000\n" % ("0000" if state == "0A" else "D431", state) for state in states)
-        host = Host().directory("/proc", {}).file("/proc/net/tcp", "  sl  local_address rem_address   st\n" + rows).file("/proc/net/tcp6", "")
+        rows = "".join(
+            "   0: 0100007F:1F40 0100007F:%s %s 00000000:00000000\n" % ("0000" if state == "0A" else "D431", state)
+            for state in states
+        )
+        host = (
+            Host()
+            .directory("/proc", {})
+            .file("/proc/net/tcp", "  sl  local_address rem_address   st\n" + rows)
+            .file("/proc/net/tcp6", "")
+        )
         facts = gather.gather(host, {"port": 8000}, Errors("server"))
         assert facts is not None
         return facts["port"]["connections"], facts["busy"], facts["busy_because"]
@@ -244,7 +283,9 @@ Options:
     assert options == {
         "--compile": None, "--no-compile": None, "--reasoning": ["on", "off", "auto"], "--attn-implementation": None, "--help": None,
     }  # fmt: skip
-    faults = arguments.problems({"reasoning": "maybe", "atn-implementation": "sdpa", "compile": True}, options, engines.TRANSFORMERS)
+    faults = arguments.problems(
+        {"reasoning": "maybe", "atn-implementation": "sdpa", "compile": True}, options, engines.TRANSFORMERS
+    )
     assert arguments.describe(faults) == (
         "--reasoning: maybe is not one of its choices (on, off, auto)\n"
         "--atn-implementation: unknown to the installed transformers; use --attn-implementation"
@@ -256,17 +297,32 @@ def test_a_model_type_that_the_installed_transformers_lacks() -> None:
     records = [
         {"list": "/opt/sglang/lib", "status": "ok", "entries": {"python3.12": {"kind": "dir"}}},
         {"list": site, "status": "ok", "entries": {"transformers-4.57.1.dist-info": {"kind": "dir"}}},
-        {"read": site + "/transformers/models/auto/configuration_auto.py", "status": "ok", "text": '("glm4_moe", "Glm4MoeConfig"),'},
+        {
+            "read": site + "/transformers/models/auto/configuration_auto.py",
+            "status": "ok",
+            "text": '("glm4_moe", "Glm4MoeConfig"),',
+        },
         {"read": "/models/glm-5/config.json", "status": "ok", "text": '{"model_type": "glm_moe_dsa"}'},
     ]
     words = ["/opt/sglang/bin/python", "-m", "sglang.launch_server"]
     found = model_type.read(BundleEvidence({}, records), "/models/glm-5", words, {})
-    assert found == {"model_type": "glm_moe_dsa", "known": False, "transformers": "4.57.1", "config": "/models/glm-5/config.json"}
+    assert found == {
+        "model_type": "glm_moe_dsa",
+        "known": False,
+        "transformers": "4.57.1",
+        "config": "/models/glm-5/config.json",
+    }
 
 
 def test_differences_between_what_is_meant_and_what_runs() -> None:
     expected = {
-        "arguments": {"tp-size": 8, "trust-remote-code": True, "disable-radix-cache": False, "quantization": "fp8", "api-key": "secret"},
+        "arguments": {
+            "tp-size": 8,
+            "trust-remote-code": True,
+            "disable-radix-cache": False,
+            "quantization": "fp8",
+            "api-key": "secret",
+        },
         "environment": {"NCCL_P2P_LEVEL": "SYS", "OMP_NUM_THREADS": 8, "HF_TOKEN": "secret"},
     }
     live = {"tp": "8", "trust-remote-code": True, "disable-radix-cache": True, "api-key": "********"}
@@ -327,7 +383,9 @@ def test_no_address_is_no_exception(url: str) -> None:
 
 def test_a_recorded_answer_is_the_same_and_its_keys_are_masked() -> None:
     text = '{"api_key":"sk-0123456789abcdef0123","tp_size":8}'
-    source = BundleEvidence({}, [{"fetch": BASE + "/server_info", "method": "GET", "status": "ok", "code": 200, "text": text}])
+    source = BundleEvidence(
+        {}, [{"fetch": BASE + "/server_info", "method": "GET", "status": "ok", "code": 200, "text": text}]
+    )
     recorder = RecordingEvidence(source)
     answer = recorder.fetch("GET", BASE + "/server_info", headers={"Authorization": "Bearer topsecret"})
     bundle = dump({"captured_at": 1.0}, recorder.records)
@@ -357,18 +415,32 @@ def test_a_process_that_does_not_show_its_command_line_is_not_taken_for_no_serve
     [
         ("org/name", "", "", None),
         ("/srv/models/glm", "", "", None),
-        ("/srv/models/glm/", "/srv/models/glm/model.safetensors\n", "", "user inference cannot read /srv/models/glm/model.safetensors"),
-        ("/srv/models/glm", "", "find: '/srv/models/glm': Permission denied\n", "user inference cannot read /srv/models/glm:"),
+        (
+            "/srv/models/glm/",
+            "/srv/models/glm/model.safetensors\n",
+            "",
+            "user inference cannot read /srv/models/glm/model.safetensors",
+        ),
+        (
+            "/srv/models/glm",
+            "",
+            "find: '/srv/models/glm': Permission denied\n",
+            "user inference cannot read /srv/models/glm:",
+        ),
         ("/srv/models/none", "", "", "The model /srv/models/none is not on this host"),
         ("/mnt/none/glm", "", "", "The model /mnt/none/glm is not on this host"),
     ],
 )
 def test_a_model_that_is_not_there_or_not_readable(model: str, stdout: str, stderr: str, told: str | None) -> None:
     host = Host().directory("/srv/models", {"glm": {"kind": "dir"}})
-    host.command(model_path.unreadable_command(model.rstrip("/"), "inference"), stdout, rc=1 if stderr else 0, stderr=stderr)
+    host.command(
+        model_path.unreadable_command(model.rstrip("/"), "inference"), stdout, rc=1 if stderr else 0, stderr=stderr
+    )
     found = model_path.problem(host, model, "inference")
     assert found == told or (told and found and told in found)
-    assert model_path.problem(Host().directory("/srv/models", {"glm": {"kind": "dir"}}), "/srv/models/glm", None) is None
+    assert (
+        model_path.problem(Host().directory("/srv/models", {"glm": {"kind": "dir"}}), "/srv/models/glm", None) is None
+    )
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may become another user")
@@ -380,7 +452,9 @@ def test_a_file_of_the_model_that_only_root_may_read_is_named() -> None:
         assert model_path.problem(LiveEvidence(), str(model), "nobody") is None
         (model / "model.safetensors").write_text("")
         (model / "model.safetensors").chmod(0o600)  # as safetensors writes it
-        assert "nobody cannot read %s/model.safetensors" % model in str(model_path.problem(LiveEvidence(), str(model), "nobody"))
+        assert "nobody cannot read %s/model.safetensors" % model in str(
+            model_path.problem(LiveEvidence(), str(model), "nobody")
+        )
         model.chmod(0o700)
         assert "nobody cannot read %s:" % model in str(model_path.problem(LiveEvidence(), str(model), "nobody"))
     finally:

@@ -20,7 +20,9 @@ def test_a_healthy_start_is_shown_phase_by_phase_and_ends_ready(tmp_path: Path) 
         verdict, watch = server.wait(scale=0.02, model="glm-5", context=202752)
     assert verdict.state == "ready", (verdict, watch.history)
     assert "Paris" in verdict.message
-    assert any(line.startswith("loads weights ") and "/83" in line and "left" in line for line in watch.history), watch.history
+    assert any(line.startswith("loads weights ") and "/83" in line and "left" in line for line in watch.history), (
+        watch.history
+    )
 
 
 @pytest.mark.parametrize(
@@ -31,7 +33,9 @@ def test_a_healthy_start_is_shown_phase_by_phase_and_ends_ready(tmp_path: Path) 
         ("memory_pool", "memory_pool", "Raise --mem-fraction-static", "KV cache"),
     ],
 )
-def test_memory_that_runs_out_is_told_apart_by_phase(tmp_path: Path, scenario: str, cause: str, advice: str, text: str) -> None:
+def test_memory_that_runs_out_is_told_apart_by_phase(
+    tmp_path: Path, scenario: str, cause: str, advice: str, text: str
+) -> None:
     with running(tmp_path, scenario) as server:
         verdict, _watch = server.wait(scale=0.02)
     assert (verdict.state, verdict.cause) == ("failed", cause)
@@ -131,7 +135,9 @@ def test_an_argument_that_the_engine_does_not_know(tmp_path: Path) -> None:
     assert "--nsa-decode-backend" in verdict.message
 
 
-def test_a_server_that_accepts_and_never_answers_ends_in_bounded_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_accepts_and_never_answers_ends_in_bounded_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(api, "HEALTH_SECONDS", 1.0)
     monkeypatch.setattr(api, "SECONDS", 1.0)
     with running(tmp_path, "never_answers", speed=50) as server:
@@ -167,8 +173,7 @@ def test_what_an_earlier_process_wrote_into_the_same_file_does_not_count(tmp_pat
     stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(time.time() - 3600))
     (tmp_path / "server.log").write_text(
         "[%s] server_args=ServerArgs(tp_size=2)\n[%s] The server is fired up and ready to roll!\n"
-        "[%s] Detected errors during sampling! NaN in the logits.\n"
-        % (stamp, stamp, stamp)
+        "[%s] Detected errors during sampling! NaN in the logits.\n" % (stamp, stamp, stamp)
     )
     with running(tmp_path, "jit_lock") as server:
         time.sleep(2.5)
@@ -189,6 +194,8 @@ def test_a_server_that_lists_nothing_is_asked_by_the_name_of_its_command_line(tm
 
 def test_a_server_that_cannot_be_asked_is_not_taken_for_ready() -> None:
     asked = {"ran": None, "skipped_reason": "it wants an API key"}
-    verdict = watching.of_answers({"api": {"model": None, "context_length": None}, "generation": asked, "fault": None}, None, None)
+    verdict = watching.of_answers(
+        {"api": {"model": None, "context_length": None}, "generation": asked, "fault": None}, None, None
+    )
     assert (verdict.state, verdict.cause) == ("failed", "not_asked")
     assert "API key" in verdict.message

@@ -1,4 +1,6 @@
-"""Cuts and damage at random: nothing raises, nothing that is not OK becomes granted, nothing that is not whole is complete."""
+"""Cuts and damage at random: nothing raises, nothing that is not OK becomes granted, nothing that is not whole is
+complete."""
+
 from __future__ import annotations
 
 import functools
@@ -16,14 +18,18 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from smi_host import block, evidence, gathered, printed, xml
 
-LOG = xml(block() + block("00000000:02:00.0", minor_number="1") + block("00000000:03:00.0", minor_number="2"), attached=3).encode()
+LOG = xml(
+    block() + block("00000000:02:00.0", minor_number="1") + block("00000000:03:00.0", minor_number="2"), attached=3
+).encode()
 FUZZ = settings(deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow])
 NAMES = {number: "0000:%02x:00.0" % number for number in range(8)}
 
 
 @functools.cache
 def text_log() -> bytes:
-    recorded = Path(__file__).resolve().parents[1] / "fixtures" / "recordings" / "h200-x2-nvlink" / "nvidia-smi_-q.txt.gz"
+    recorded = (
+        Path(__file__).resolve().parents[1] / "fixtures" / "recordings" / "h200-x2-nvlink" / "nvidia-smi_-q.txt.gz"
+    )
     return gzip.decompress(recorded.read_bytes())
 
 
@@ -56,7 +62,9 @@ def consistent(facts: dict[str, Any]) -> None:
     else:
         assert facts["models"] is None and facts["idle"] is not True
         # An empty list needs a look at every GPU.
-        assert all(facts[name] is None or facts[name] for name in ("mig_enabled", "ecc_errors", "slowed", "width_reduced"))
+        assert all(
+            facts[name] is None or facts[name] for name in ("mig_enabled", "ecc_errors", "slowed", "width_reduced")
+        )
     cross_facts.join({"gpus": facts}, Errors("joined"))
 
 
@@ -65,7 +73,11 @@ def consistent(facts: dict[str, Any]) -> None:
 def test_damaged_xml(data: bytes) -> None:
     facts, _problems = gathered({gpus.XML: data})
     consistent(facts)
-    if b"<attached_gpus>3</attached_gpus>" in data and data.count(b"</gpu>") < 3 and data.count(b"<attached_gpus>") == 1:
+    if (
+        b"<attached_gpus>3</attached_gpus>" in data
+        and data.count(b"</gpu>") < 3
+        and data.count(b"<attached_gpus>") == 1
+    ):
         assert facts["complete"] is not True and facts["count"] is None
 
 
@@ -95,12 +107,28 @@ def test_a_cut_text_has_not_every_gpu(data: Any) -> None:
 
 
 @FUZZ
-@given(data=st.one_of(st.binary(max_size=400), st.text(max_size=400).map(lambda text: text.encode("utf-8", "surrogatepass"))))
+@given(
+    data=st.one_of(
+        st.binary(max_size=400), st.text(max_size=400).map(lambda text: text.encode("utf-8", "surrogatepass"))
+    )
+)
 def test_junk_in_place_of_anything(data: bytes) -> None:
-    commands = [gpus.XML, gpus.TEXT, gpus.TABLE, gpus.INDEX, topology.MATRIX, topology.NVLINK, *(argv for argv, _limit in p2p.COMMANDS)]
+    commands = [
+        gpus.XML,
+        gpus.TEXT,
+        gpus.TABLE,
+        gpus.INDEX,
+        topology.MATRIX,
+        topology.NVLINK,
+        *(argv for argv, _limit in p2p.COMMANDS),
+    ]
     answers: dict[tuple[str, ...], Any] = dict.fromkeys(commands, data)
     host = evidence(answers)
-    facts = {"gpus": gpus.gather(host, Errors("gpus")), "p2p": p2p.gather(host, Errors("p2p")), "topology": topology.gather(host, Errors("topology"))}
+    facts = {
+        "gpus": gpus.gather(host, Errors("gpus")),
+        "p2p": p2p.gather(host, Errors("p2p")),
+        "topology": topology.gather(host, Errors("topology")),
+    }
     consistent(facts["gpus"])
     assert facts["p2p"]["all_granted"] is not True
     cross_facts.join(facts, Errors("joined"))
@@ -126,7 +154,9 @@ def matrices(draw: Any) -> tuple[bytes, dict[tuple[int, int], str]]:
 @given(drawn=matrices())
 def test_a_whole_matrix_says_what_it_says(drawn: tuple[bytes, dict[tuple[int, int], str]]) -> None:
     data, told = drawn
-    assert p2p.statuses(topo_matrix.parse(data)) == {pair: None if status == "U" else status for pair, status in told.items()}
+    assert p2p.statuses(topo_matrix.parse(data)) == {
+        pair: None if status == "U" else status for pair, status in told.items()
+    }
 
 
 @FUZZ
@@ -136,13 +166,16 @@ def test_damage_never_grants(drawn: tuple[bytes, dict[tuple[int, int], str]], cu
     data, told = drawn
     start = cuts.draw(st.integers(0, len(data)))
     end = min(len(data), start + cuts.draw(st.integers(1, 12)))
-    # A cut that makes one status out of another (the C of CNS) is beyond any reader; statuses that end in OK do not exist.
+    # A cut that makes one status out of another (the C of CNS) is beyond any reader; statuses that end in OK do not
+    # exist.
     statuses = p2p.statuses(topo_matrix.parse(data[:start] + data[end:]))
     size = max(pair[0] for pair in told) + 1
     for pair, status in statuses.items():
         if status == "OK" and max(pair) < size:
             assert told[pair] == "OK", (data[:start] + data[end:]).decode()
-    facts = p2p.summary({"read": statuses or None, "write": statuses or None}, {number: NAMES[number] for number in range(size)})
+    facts = p2p.summary(
+        {"read": statuses or None, "write": statuses or None}, {number: NAMES[number] for number in range(size)}
+    )
     if any(status != "OK" for status in told.values()):
         assert facts["all_granted"] is not True
 
@@ -164,4 +197,10 @@ def test_damaged_topology_links_and_tables(data: Any) -> None:
     links = nvlink.parse(data.draw(damaged(printed("h200-x2", *topology.NVLINK)))) or {}
     for found in links.values():
         nvlink.summarise(found)
-    plain_table.parse(data.draw(damaged(b"+---+\n| NVIDIA-SMI 610.43.02\n|   0  NVIDIA L40S     On  |   00000000:16:00.0 Off |      Off |\n" * 3)))
+    plain_table.parse(
+        data.draw(
+            damaged(
+                b"+---+\n| NVIDIA-SMI 610.43.02\n|   0  NVIDIA L40S     On  |   00000000:16:00.0 Off |      Off |\n" * 3
+            )
+        )
+    )

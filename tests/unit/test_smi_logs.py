@@ -1,4 +1,5 @@
 """``nvidia-smi -q`` in both forms: whole, cut off, concatenated, damaged."""
+
 from __future__ import annotations
 
 import gzip
@@ -19,7 +20,13 @@ TWO = xml(block() + block("00000000:02:00.0", minor_number="1"), attached=2)
 
 def test_a_whole_log() -> None:
     facts, problems = gathered({XML: TWO})
-    assert (facts["answered"], facts["attached"], facts["parsed"], facts["count"], facts["complete"]) == (True, 2, 2, 2, True)
+    assert (facts["answered"], facts["attached"], facts["parsed"], facts["count"], facts["complete"]) == (
+        True,
+        2,
+        2,
+        2,
+        True,
+    )
     assert list(facts["devices"]) == ["0000:01:00.0", "0000:02:00.0"]
     assert [gpu["index"] for gpu in facts["devices"].values()] == [0, 1]
     assert facts["driver_version"] == "595.58.03"
@@ -45,14 +52,19 @@ def test_of_two_outputs_the_last_whole_one_counts() -> None:
 
 
 def test_entities_are_refused() -> None:
-    bomb = '<?xml version="1.0"?><!DOCTYPE x [<!ENTITY a "lol"><!ENTITY b "&a;&a;&a;">]>' + TWO.partition("?>\n")[2].replace("NVIDIA L40S", "&b;")
+    bomb = '<?xml version="1.0"?><!DOCTYPE x [<!ENTITY a "lol"><!ENTITY b "&a;&a;&a;">]>' + TWO.partition("?>\n")[
+        2
+    ].replace("NVIDIA L40S", "&b;")
     facts, problems = gathered({XML: bomb})
     assert not facts["devices"] and facts["count"] is None
     assert any("entities" in problem for problem in problems)
 
 
 def test_an_unescaped_process_name_does_not_cost_the_log() -> None:
-    process = "<process_info><pid>7</pid><type>C</type><process_name>a&b \x01\xff</process_name><used_memory>5 MiB</used_memory></process_info>"
+    process = (
+        "<process_info><pid>7</pid><type>C</type><process_name>a&b \x01\xff</process_name><used_memory>5 "
+        "MiB</used_memory></process_info>"
+    )
     facts, problems = gathered({XML: xml(block(processes=process)).encode("latin-1")})
     assert facts["complete"] is True and problems == []
     assert facts["devices"]["0000:01:00.0"]["processes"][0]["pid"] == 7
@@ -101,7 +113,9 @@ def test_the_recording_reads_the_same_by_its_order() -> None:
     data = printed("h200-x2", *XML)
     log = log_xml.parse(data)
     assert log is not None and log.whole
-    assert log_xml.order(data) == [log_fields.location(gpu, "xml") for gpu in log.gpus] == ["0000:00:06.0", "0000:00:07.0"]
+    assert (
+        log_xml.order(data) == [log_fields.location(gpu, "xml") for gpu in log.gpus] == ["0000:00:06.0", "0000:00:07.0"]
+    )
 
 
 TEXT_LOG = """
@@ -158,7 +172,9 @@ def test_a_cut_text_is_never_complete() -> None:
 
 def test_both_forms_of_one_host_agree() -> None:
     """Machines of one kind were recorded in both forms: what belongs to the kind must be the same."""
-    recorded = Path(__file__).resolve().parents[1] / "fixtures" / "recordings" / "h200-x2-nvlink" / "nvidia-smi_-q.txt.gz"
+    recorded = (
+        Path(__file__).resolve().parents[1] / "fixtures" / "recordings" / "h200-x2-nvlink" / "nvidia-smi_-q.txt.gz"
+    )
     from_xml, _problems = gathered({XML: printed("h200-x2", *XML)})
     from_text, _problems = gathered({TEXT: gzip.decompress(recorded.read_bytes())})
     moving = {"power_draw_w", "temperature_c", "temperature_margin_c", "memory_temperature_c", "clock_graphics_mhz"}
@@ -166,4 +182,6 @@ def test_both_forms_of_one_host_agree() -> None:
     assert list(from_xml["devices"]) == list(from_text["devices"])
     for where, gpu in from_xml["devices"].items():
         other = from_text["devices"][where]
-        assert {name: (value, other[name]) for name, value in gpu.items() if name not in moving and value != other[name]} == {}
+        assert {
+            name: (value, other[name]) for name, value in gpu.items() if name not in moving and value != other[name]
+        } == {}

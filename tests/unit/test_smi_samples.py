@@ -1,4 +1,5 @@
 """Public captures of nvidia-smi, read as the note beside each says."""
+
 from __future__ import annotations
 
 import sys
@@ -31,7 +32,9 @@ def values(facts: dict[str, Any], name: str) -> set[Any]:
 
 
 def links(gpu: dict[str, Any]) -> tuple[Any, ...]:
-    return tuple(gpu["link_" + name] for name in ("generation", "generation_max", "generation_host_max", "width", "width_max"))
+    return tuple(
+        gpu["link_" + name] for name in ("generation", "generation_max", "generation_host_max", "width", "width_max")
+    )
 
 
 def test_every_capture_is_read_without_raising() -> None:
@@ -39,7 +42,9 @@ def test_every_capture_is_read_without_raising() -> None:
     for kind in COMMANDS:
         for path in sorted((SAMPLES / kind).glob("*.txt")):
             facts, _problems = read("%s/%s" % (kind, path.stem))
-            assert facts["count"] is None or facts["count"] == facts["parsed"] - len([gpu for gpu in facts["devices"].values() if gpu["lost"]])
+            assert facts["count"] is None or facts["count"] == facts["parsed"] - len(
+                [gpu for gpu in facts["devices"].values() if gpu["lost"]]
+            )
             seen += 1
     assert seen >= 25
 
@@ -49,10 +54,18 @@ def test_every_capture_is_read_without_raising() -> None:
     ("name", "numbers", "lists"),
     [
         ("smi_q/4090-8gpu-535-mixed-pstates", (8, 8, 8, "535.154.05", "12.2"), {"bar1_smaller_than_memory"}),
-        ("smi_q/4090-8gpu-535-addressing-mode-unknown-error", (8, 8, 8, "535.154.05", "12.2"), {"bar1_smaller_than_memory"}),
+        (
+            "smi_q/4090-8gpu-535-addressing-mode-unknown-error",
+            (8, 8, 8, "535.154.05", "12.2"),
+            {"bar1_smaller_than_memory"},
+        ),
         ("smi_q/h100-sxm-8gpu-535-fabric-completed", (8, 8, 8, "535.161.08", "12.2"), {"slowed"}),
         ("smi_q/h100-535-truncated-attached8-one-block", (8, 1, None, "535.183.01", "12.2"), set()),
-        ("smi_q/titanv-560-addressing-na", (1, 1, 1, "560.35.03", "12.6"), {"bar1_smaller_than_memory", "persistence_off"}),
+        (
+            "smi_q/titanv-560-addressing-na",
+            (1, 1, 1, "560.35.03", "12.6"),
+            {"bar1_smaller_than_memory", "persistence_off"},
+        ),
         ("smi_q/rtxpro6000-blackwell-8gpu-595", (8, 8, 8, "595.58.03", "13.2"), set()),
         ("smi_q/h200-590-q-idle", (1, 1, 1, "590.48.01", "13.1"), set()),
         ("smi_q/l40s-595-q-idle", (1, 1, 1, "595.80", "13.2"), {"persistence_off"}),
@@ -66,7 +79,11 @@ def test_every_capture_is_read_without_raising() -> None:
         ("smi_xml/k8s-gb200-4gpu-580-ats-devmax6", (4, 4, 4, "580.173.02", "13.0"), set()),
         ("smi_xml/k8s-l40s-1gpu-595-width8", (1, 1, 1, "595.91.07", "13.2"), {"width_reduced"}),
         ("smi_xml/k8s-gb200-one-gpu-is-lost", (2, 2, 1, "580.65.06", "13.0"), {"ecc_errors", "remapping_unfinished"}),
-        ("smi_table/525-fan-err-e-process", (None, 1, 1, "525.125.06", "12.0"), {"compute_mode_restricted", "persistence_off"}),
+        (
+            "smi_table/525-fan-err-e-process",
+            (None, 1, 1, "525.125.06", "12.0"),
+            {"compute_mode_restricted", "persistence_off"},
+        ),
         ("smi_table/610-kmd-umd-version-header", (None, 1, 1, "610.57.04", "13.3"), {"persistence_off"}),
         ("smi_table/h200-mig-table-and-list", (None, 1, 1, "590.48.01", "13.1"), {"mig_enabled"}),
         ("smi_table/4gpu-one-lost-error-line-before-table", (None, 3, 3, "610.57.04", "13.3"), set()),
@@ -84,12 +101,18 @@ def test_numbers_and_verdicts(name: str, numbers: tuple[Any, ...], lists: set[st
 def test_idle_links_are_not_degraded() -> None:
     facts, _problems = read("smi_q/4090-8gpu-535-mixed-pstates")
     by_state = {where: (gpu["performance_state"], gpu["link_generation"]) for where, gpu in facts["devices"].items()}
-    assert {where for where, (state, _generation) in by_state.items() if state == "P8"} == {"0000:81:00.0", "0000:a1:00.0", "0000:e1:00.0"}
+    assert {where for where, (state, _generation) in by_state.items() if state == "P8"} == {
+        "0000:81:00.0",
+        "0000:a1:00.0",
+        "0000:e1:00.0",
+    }
     assert {generation for state, generation in by_state.values() if state == "P8"} == {1}
     assert {generation for state, generation in by_state.values() if state == "P2"} == {4}
     assert facts["generation_reduced"] == [] and len(facts["loaded"]) == 2
     facts, _problems = read("smi_q/rtxpro6000-blackwell-8gpu-595")
-    assert {links(gpu) for gpu in facts["devices"].values()} == {(1, 5, 5, 16, 16)} and facts["generation_reduced"] == []
+    assert {links(gpu) for gpu in facts["devices"].values()} == {(1, 5, 5, 16, 16)} and facts[
+        "generation_reduced"
+    ] == []
     assert values(facts, "bar1_mib") == {131072} and values(facts, "recovery_action") == {"None"}
 
 
@@ -108,7 +131,9 @@ def test_addressing_modes() -> None:
         "smi_xml/k8s-gb200-4gpu-580-ats-devmax6": "ATS",
         "smi_xml/telegraf-rtx-4000-sff-ada-v13": "HMM",
     }
-    assert {name: read(name)[0]["addressing_modes"] for name in expected} == {name: [mode] for name, mode in expected.items()}
+    assert {name: read(name)[0]["addressing_modes"] for name in expected} == {
+        name: [mode] for name, mode in expected.items()
+    }
 
 
 def test_a_truncated_text_is_incomplete() -> None:
@@ -121,23 +146,32 @@ def test_a_vgpu_has_no_link_to_judge() -> None:
     facts, _problems = read("smi_q/vgpu-rtxa6000-24q-unlicensed")
     gpu = facts["devices"]["0000:00:10.0"]
     assert set(links(gpu)) == {"n/a"} and facts["link_reported"] is False
-    assert facts["unlicensed"] == [{"address": "0000:00:10.0", "index": None, "label": "GPU at 0000:00:10.0", "license": "Unlicensed"}]
+    assert facts["unlicensed"] == [
+        {"address": "0000:00:10.0", "index": None, "label": "GPU at 0000:00:10.0", "license": "Unlicensed"}
+    ]
     assert gpu["clock_event_reasons"] == "n/a"
 
 
 def test_grace_blackwell_is_not_degraded_by_what_the_card_could_do() -> None:
     facts, _problems = read("smi_xml/k8s-gb200-4gpu-580-ats-devmax6")
     assert {links(gpu) for gpu in facts["devices"].values()} == {(5, 5, "n/a", 16, 16)}
-    assert values(facts, "link_generation_device_max") == {6} and facts["width_reduced"] == facts["generation_reduced"] == []
+    assert (
+        values(facts, "link_generation_device_max") == {6}
+        and facts["width_reduced"] == facts["generation_reduced"] == []
+    )
 
 
 def test_one_gpu_is_lost() -> None:
     facts, problems = read("smi_xml/k8s-gb200-one-gpu-is-lost")
-    assert facts["lost"] == [{"address": "0000:0b:00.0", "index": 1, "label": "GPU 1 (0000:0b:00.0)", "reason": "GPU is lost"}]
+    assert facts["lost"] == [
+        {"address": "0000:0b:00.0", "index": 1, "label": "GPU 1 (0000:0b:00.0)", "reason": "GPU is lost"}
+    ]
     assert problems == ["0000:0b:00.0 is lost: its values cannot be read"]
     assert facts["devices"]["0000:0b:00.0"]["remapped_rows"] is None
     facts, _problems = read("smi_table/4gpu-one-lost-error-line-before-table")
-    assert facts["lost"] == [{"index": 1, "address": "0000:34:00.0", "label": "GPU 1 (0000:34:00.0)", "reason": "Unknown Error"}]
+    assert facts["lost"] == [
+        {"index": 1, "address": "0000:34:00.0", "label": "GPU 1 (0000:34:00.0)", "reason": "Unknown Error"}
+    ]
     assert [gpu["index"] for gpu in facts["devices"].values()] == [0, 2, 3]
     assert values(facts, "ecc") == {False} and facts["ecc_errors"] == []
 
@@ -150,7 +184,11 @@ def test_sizes_and_health_of_the_large_machines() -> None:
     # The note calls this one good, for its links and fabric; its power brake is on all the same.
     assert {tuple(gpu["reasons"]) for gpu in facts["slowed"]} == {("hw_slowdown", "hw_power_brake_slowdown")}
     assert facts["fabric_not_ready"] == [] and {links(gpu) for gpu in facts["devices"].values()} == {(5, 5, 5, 16, 16)}
-    assert (values(facts, "bar1_mib"), values(facts, "memory_total_mib"), values(facts, "fan_percent")) == ({131072}, {81559}, {"n/a"})
+    assert (values(facts, "bar1_mib"), values(facts, "memory_total_mib"), values(facts, "fan_percent")) == (
+        {131072},
+        {81559},
+        {"n/a"},
+    )
 
 
 def test_a_trimmed_log_is_unknown_not_zero() -> None:
@@ -166,9 +204,17 @@ def test_mig_devices_are_no_gpus() -> None:
 
 
 def test_a_row_without_a_header_needs_its_columns() -> None:
-    row = query_csv.rows(data("smi_csv/gb10-memory-na-row"), ["name", "driver_version", "compute_cap", "temperature.gpu", "pstate", "memory.total"])
+    row = query_csv.rows(
+        data("smi_csv/gb10-memory-na-row"),
+        ["name", "driver_version", "compute_cap", "temperature.gpu", "pstate", "memory.total"],
+    )
     gpu = query_csv.device(row[0])
-    assert (gpu["name"], gpu["memory_total_mib"], gpu["temperature_c"], gpu["lost"]) == ("NVIDIA GB10", "n/a", 48, False)
+    assert (gpu["name"], gpu["memory_total_mib"], gpu["temperature_c"], gpu["lost"]) == (
+        "NVIDIA GB10",
+        "n/a",
+        48,
+        False,
+    )
     assert read("smi_csv/gb10-memory-na-row")[0]["count"] is None
 
 
@@ -203,22 +249,38 @@ def test_p2p_matrices(name: str, gpus_seen: int, status: str) -> None:
         ("windows-610-empty-affinity-cells", {}, None, None, 0),
     ],
 )
-def test_topology_matrices(name: str, classes: dict[str, int], worst: str | None, nodes: list[int] | None, nics: int) -> None:
+def test_topology_matrices(
+    name: str, classes: dict[str, int], worst: str | None, nodes: list[int] | None, nics: int
+) -> None:
     facts = topology.summary(topo_matrix.parse(data("topo_m/" + name)), {})
-    assert (facts["class_counts"], facts["worst_class"], facts["gpu_numa_nodes"], len(facts["nics"])) == (classes, worst, nodes, nics)
+    assert (facts["class_counts"], facts["worst_class"], facts["gpu_numa_nodes"], len(facts["nics"])) == (
+        classes,
+        worst,
+        nodes,
+        nics,
+    )
     assert facts["unknown_pairs"] == []
 
 
 def test_affinity_of_the_topology_matrices() -> None:
     facts = topology.summary(topo_matrix.parse(data("topo_m/b300-8gpu-9nic-nv18-esc-stripped")), {})
-    assert {facts["links"]["GPU%d" % number]["NIC%d" % number] for number in range(8)} == {"PXB"} and facts["nics"]["NIC8"] == "mlx5_bond_0"
-    assert facts["gpus"]["GPU4"] == {"index": 4, "cpu_affinity": "64-127,192-255", "numa_node": 1, "gpu_numa_node": "n/a"}
+    assert {facts["links"]["GPU%d" % number]["NIC%d" % number] for number in range(8)} == {"PXB"} and facts["nics"][
+        "NIC8"
+    ] == "mlx5_bond_0"
+    assert facts["gpus"]["GPU4"] == {
+        "index": 4,
+        "cpu_affinity": "64-127,192-255",
+        "numa_node": 1,
+        "gpu_numa_node": "n/a",
+    }
     facts = topology.summary(topo_matrix.parse(data("topo_m/windows-610-empty-affinity-cells")), {})
     assert facts["gpus"]["GPU0"] == {"index": 0, "cpu_affinity": None, "numa_node": None, "gpu_numa_node": "n/a"}
 
 
 def test_nvlink_status() -> None:
     found = nvlink.parse(data("nvlink/a100-nvlink-status"))
-    assert found is not None and [nvlink.summarise(gpu) for gpu in found.values()] == [
-        {"links": 12, "active": 12, "inactive": [], "unknown": 0, "speed_gb_s": 25.0}
-    ] * 8
+    assert (
+        found is not None
+        and [nvlink.summarise(gpu) for gpu in found.values()]
+        == [{"links": 12, "active": 12, "inactive": [], "unknown": 0, "speed_gb_s": 25.0}] * 8
+    )

@@ -1,4 +1,5 @@
 """The words that nvidia-smi prints in place of a value."""
+
 from __future__ import annotations
 
 import pytest
@@ -40,7 +41,14 @@ def test_a_number_is_a_number_with_its_unit_or_nothing(text: str | None, unit: s
 
 @pytest.mark.parametrize(
     ("text", "value"),
-    [("Default", "Default"), ("None", "None"), ("N/A", "n/a"), ("Unknown Error", None), ("Insufficient Permissions", None), ("", None)],
+    [
+        ("Default", "Default"),
+        ("None", "None"),
+        ("N/A", "n/a"),
+        ("Unknown Error", None),
+        ("Insufficient Permissions", None),
+        ("", None),
+    ],
 )
 def test_a_word(text: str, value: str | None) -> None:
     assert values.word(text) == value
@@ -48,7 +56,15 @@ def test_a_word(text: str, value: str | None) -> None:
 
 @pytest.mark.parametrize(
     ("text", "value"),
-    [("Enabled", True), ("Disabled", False), ("Yes", True), ("No", False), ("Not Active", False), ("N/A", "n/a"), ("GPU is lost", None)],
+    [
+        ("Enabled", True),
+        ("Disabled", False),
+        ("Yes", True),
+        ("No", False),
+        ("Not Active", False),
+        ("N/A", "n/a"),
+        ("GPU is lost", None),
+    ],
 )
 def test_yes_and_no(text: str, value: object) -> None:
     assert values.boolean(text) is value or values.boolean(text) == value

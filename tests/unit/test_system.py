@@ -1,4 +1,5 @@
 """NUMA nodes, /dev/shm, limits and the rest of the system's facts."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -29,19 +30,25 @@ def gathered(*records: dict[str, Any]) -> dict[str, Any]:
 
 
 def limits(value: str) -> str:
-    return "Limit                     Soft Limit           Hard Limit           Units\nMax locked memory         %-20s %-20s bytes\n" % (value, value)
+    return (
+        "Limit                     Soft Limit           Hard Limit           Units\nMax locked memory         %-20s "
+        "%-20s bytes\n" % (value, value)
+    )
 
 
-@pytest.mark.parametrize(("records", "size"), [
-    ([read("/proc/mounts", SHM % ""), df(DF % ("tmpfs", 65536, 65536))], 64),
-    ([read("/proc/mounts", SHM % ",size=65536k")], 64),
-    ([read("/proc/mounts", SHM % ",size=16g,inode64")], 16384),
-    ([read("/proc/mounts", SHM % "" + SHM % ",size=1048576k")], 1024),  # the mount on top is the one that is seen
-    ([read("/proc/mounts", SHM % "")], None),
-    ([read("/proc/mounts", "proc /proc proc rw 0 0\n"), df("df: /dev/shm: No such file or directory\n", 1)], None),
-    ([df(DF % ("a name with blanks", 1048576, 0))], 1024),
-    ([df("junk")], None),
-])
+@pytest.mark.parametrize(
+    ("records", "size"),
+    [
+        ([read("/proc/mounts", SHM % ""), df(DF % ("tmpfs", 65536, 65536))], 64),
+        ([read("/proc/mounts", SHM % ",size=65536k")], 64),
+        ([read("/proc/mounts", SHM % ",size=16g,inode64")], 16384),
+        ([read("/proc/mounts", SHM % "" + SHM % ",size=1048576k")], 1024),  # the mount on top is the one that is seen
+        ([read("/proc/mounts", SHM % "")], None),
+        ([read("/proc/mounts", "proc /proc proc rw 0 0\n"), df("df: /dev/shm: No such file or directory\n", 1)], None),
+        ([df(DF % ("a name with blanks", 1048576, 0))], 1024),
+        ([df("junk")], None),
+    ],
+)
 def test_dev_shm(records: list[dict[str, Any]], size: int | None) -> None:
     assert gathered(*records)["dev_shm"]["size_mib"] == size
 
@@ -50,7 +57,9 @@ def test_dev_shm_that_is_not_mounted() -> None:
     assert gathered(read("/proc/mounts", "proc /proc proc rw 0 0\n"))["dev_shm"]["mounted"] is False
 
 
-@pytest.mark.parametrize(("text", "value"), [(limits("unlimited"), "unlimited"), (limits("8388608"), 8192), ("junk", None)])
+@pytest.mark.parametrize(
+    ("text", "value"), [(limits("unlimited"), "unlimited"), (limits("8388608"), 8192), ("junk", None)]
+)
 def test_memlock(text: str, value: Any) -> None:
     facts = gathered(read("/proc/self/limits", text))
     assert (facts["memlock"]["own_kib"], facts["memlock"]["init_kib"]) == (value, None)
@@ -75,19 +84,31 @@ def test_systemd_default_memlock_not_set_is_not_unknown() -> None:
     assert [gathered(*records)["memlock"]["systemd_default"] for records in (unset, no_systemd, [])] == ["", "", None]
 
 
-@pytest.mark.parametrize(("record", "value"), [
-    (read("/proc/sys/kernel/numa_balancing", "0\n"), False), (read("/proc/sys/kernel/numa_balancing", "1\n"), True),
-    (read("/proc/sys/kernel/numa_balancing", "2\n"), True), (absent("/proc/sys/kernel/numa_balancing"), False),
-    ({"read": "/proc/sys/kernel/numa_balancing", "status": "denied"}, None)])
+@pytest.mark.parametrize(
+    ("record", "value"),
+    [
+        (read("/proc/sys/kernel/numa_balancing", "0\n"), False),
+        (read("/proc/sys/kernel/numa_balancing", "1\n"), True),
+        (read("/proc/sys/kernel/numa_balancing", "2\n"), True),
+        (absent("/proc/sys/kernel/numa_balancing"), False),
+        ({"read": "/proc/sys/kernel/numa_balancing", "status": "denied"}, None),
+    ],
+)
 def test_numa_balancing(record: dict[str, Any], value: bool | None) -> None:
     assert gathered(record)["numa_balancing"] is value
 
 
 def test_numa_nodes() -> None:
     nodes = "/sys/devices/system/node"
-    facts = gathered(files(nodes, "node0", "node10", "has_cpu"), read(nodes + "/node0/cpulist", "0-31,64-95\n"),
-                     read("/sys/devices/system/node/node0/meminfo", "Node 0 MemTotal:       800805888 kB\n"))
-    assert facts["numa_nodes"] == {"0": {"cpus": "0-31,64-95", "memory_mib": 782037}, "10": {"cpus": None, "memory_mib": None}}
+    facts = gathered(
+        files(nodes, "node0", "node10", "has_cpu"),
+        read(nodes + "/node0/cpulist", "0-31,64-95\n"),
+        read("/sys/devices/system/node/node0/meminfo", "Node 0 MemTotal:       800805888 kB\n"),
+    )
+    assert facts["numa_nodes"] == {
+        "0": {"cpus": "0-31,64-95", "memory_mib": 782037},
+        "10": {"cpus": None, "memory_mib": None},
+    }
 
 
 def test_governors() -> None:
@@ -101,7 +122,9 @@ def test_governors() -> None:
 
 def test_release_and_times() -> None:
     release = read("/etc/os-release", 'PRETTY_NAME="Ubuntu 24.04.3 LTS"\nID=ubuntu\nVERSION_ID="24.04"\n')
-    facts = gathered(release, read("/proc/uptime", "180000.11 99.0\n"), read("/proc/stat", "cpu 1 2\nbtime 1775600000\n"))
+    facts = gathered(
+        release, read("/proc/uptime", "180000.11 99.0\n"), read("/proc/stat", "cpu 1 2\nbtime 1775600000\n")
+    )
     assert facts["os"] == {"id": "ubuntu", "version": "24.04", "name": "Ubuntu 24.04.3 LTS"}
     assert (facts["uptime_s"], facts["booted_at"]) == (180000.11, 1775600000)
 
@@ -109,5 +132,7 @@ def test_release_and_times() -> None:
 def test_without_evidence_everything_is_unknown_with_its_reason() -> None:
     errors = Errors("system")
     facts = system.gather(BundleEvidence({}, []), errors)
-    assert [facts[name] for name in ("numa_nodes", "memory_mib", "numa_balancing", "cpu_governors", "uptime_s", "booted_at")] == [None] * 6
+    assert [
+        facts[name] for name in ("numa_nodes", "memory_mib", "numa_balancing", "cpu_governors", "uptime_s", "booted_at")
+    ] == [None] * 6
     assert len(errors.entries) >= 10

@@ -1,4 +1,5 @@
 """The test hosts' own tools: what several test processes share is made once."""
+
 from __future__ import annotations
 
 import shutil
@@ -9,7 +10,10 @@ from pathlib import Path
 import pytest
 
 HOSTS = Path(__file__).resolve().parents[1] / "hosts"
-MAKE_KEY = "import sys; sys.path.insert(0, sys.argv[1]); import machine, pathlib; print(machine.ssh_key(pathlib.Path(sys.argv[2])))"
+MAKE_KEY = (
+    "import sys; sys.path.insert(0, sys.argv[1]); import machine, pathlib; "
+    "print(machine.ssh_key(pathlib.Path(sys.argv[2])))"
+)
 
 
 @pytest.mark.skipif(not shutil.which("ssh-keygen"), reason="ssh-keygen is not installed")

@@ -1,4 +1,5 @@
 """``nvidia-smi topo -m`` and ``nvidia-smi nvlink -s``."""
+
 from __future__ import annotations
 
 import sys
@@ -32,24 +33,45 @@ def read(text: str, names: dict[int, str] | None = None) -> dict:  # type: ignor
 def test_classes_nics_and_affinity() -> None:
     facts = read(FOUR)
     assert facts["class_counts"] == {"PIX": 1, "NODE": 2, "SYS": 3} and facts["worst_class"] == "SYS"
-    assert facts["links"]["0000:01:00.0"] == {"0000:02:00.0": "PIX", "0000:03:00.0": "NODE", "0000:04:00.0": "SYS", "NIC0": "PXB"}
+    assert facts["links"]["0000:01:00.0"] == {
+        "0000:02:00.0": "PIX",
+        "0000:03:00.0": "NODE",
+        "0000:04:00.0": "SYS",
+        "NIC0": "PXB",
+    }
     assert facts["nics"] == {"NIC0": "mlx5_0"}
-    assert facts["gpus"]["0000:01:00.0"] == {"index": 0, "cpu_affinity": "0-31,64-95", "numa_node": 0, "gpu_numa_node": "n/a"}
+    assert facts["gpus"]["0000:01:00.0"] == {
+        "index": 0,
+        "cpu_affinity": "0-31,64-95",
+        "numa_node": 0,
+        "gpu_numa_node": "n/a",
+    }
     assert facts["gpus"]["0000:03:00.0"]["gpu_numa_node"] == 2
-    assert facts["gpus"]["0000:04:00.0"] == {"index": 3, "cpu_affinity": None, "numa_node": None, "gpu_numa_node": "n/a"}
+    assert facts["gpus"]["0000:04:00.0"] == {
+        "index": 3,
+        "cpu_affinity": None,
+        "numa_node": None,
+        "gpu_numa_node": "n/a",
+    }
     assert facts["gpus_without_numa_node"] == ["0000:04:00.0"] and facts["gpu_numa_nodes"] is None
     assert [len(pairs) for pairs in facts["pairs_beyond"].values()] == [6, 5, 5, 5, 3, 0]
 
 
 def test_old_names_and_a_header_that_ran_together() -> None:
-    text = "\t    GPU0GPU1mlx5_0\tmlx5_2\tCPU Affinity\nGPU0\t X \tSOC\tPIX\tSOC\t1-1\nGPU1\tSOC\t X \tSOC\tPHB\t1-1\nmlx5_0\tPIX\tSOC\t X \tSOC\n"
+    text = (
+        "\t    GPU0GPU1mlx5_0\tmlx5_2\tCPU Affinity\nGPU0\t X \tSOC\tPIX\tSOC\t1-1\nGPU1\tSOC\t X "
+        "\tSOC\tPHB\t1-1\nmlx5_0\tPIX\tSOC\t X \tSOC\n"
+    )
     facts = read(text, {})
     assert facts["class_counts"] == {"SYS": 1} and list(facts["nics"]) == ["mlx5_0", "mlx5_2"]
     assert facts["gpus"]["GPU0"]["cpu_affinity"] == "1-1" and facts["gpus"]["GPU0"]["numa_node"] is None
 
 
 def test_nvlink_counts() -> None:
-    text = "      GPU0  GPU1  CPU Affinity  NUMA Affinity\nGPU0   X    NV18   0-51         0\nGPU1  NV18   X     52-103        1\n"
+    text = (
+        "      GPU0  GPU1  CPU Affinity  NUMA Affinity\nGPU0   X    NV18   0-51         0\nGPU1  NV18   X     "
+        "52-103        1\n"
+    )
     facts = read(text, {})
     assert facts["pairs"] == [{"a": "GPU0", "b": "GPU1", "class": "NV", "nvlinks": 18}]
     assert facts["gpu_numa_nodes"] == [0, 1]
@@ -73,7 +95,9 @@ def test_affinity_of_several_nodes_is_no_single_node() -> None:
 def test_without_an_answer_everything_is_unknown() -> None:
     errors = Errors("topology")
     facts = topology.gather(evidence({}), errors)
-    assert set(facts.values()) == {None} and {entry["problem"] for entry in errors.entries} == {"not captured in this bundle"}
+    assert set(facts.values()) == {None} and {entry["problem"] for entry in errors.entries} == {
+        "not captured in this bundle"
+    }
     errors = Errors("topology")
     failed = Outcome(topology.MATRIX, OK, rc=9, stdout=b"NVIDIA-SMI has failed\n")
     topology.gather(evidence({topology.MATRIX: failed}), errors)
@@ -92,7 +116,13 @@ def test_an_empty_answer_means_no_active_link() -> None:
 def test_the_recording_with_nvlink() -> None:
     facts = topology.gather(host("h200-x2"), Errors("topology"))
     assert facts["class_counts"] == {"NV": 1} and facts["pairs"][0]["nvlinks"] == 18
-    assert facts["nvlink"]["0000:00:07.0"] == {"links": 18, "active": 18, "inactive": [], "unknown": 0, "speed_gb_s": 26.562}
+    assert facts["nvlink"]["0000:00:07.0"] == {
+        "links": 18,
+        "active": 18,
+        "inactive": [],
+        "unknown": 0,
+        "speed_gb_s": 26.562,
+    }
 
 
 @pytest.mark.parametrize(
@@ -100,7 +130,9 @@ def test_the_recording_with_nvlink() -> None:
     [("25 GB/s", True), ("<inactive>", False), ("inActive", False), ("0 GB/s", False), ("25 furlongs", None)],
 )
 def test_a_link(line: str, active: bool | None) -> None:
-    assert [link["active"] for link in (nvlink.parse(("GPU 0: X (UUID: y)\n\t Link 0: %s\n" % line).encode()) or {})[0]] == [active]
+    assert [
+        link["active"] for link in (nvlink.parse(("GPU 0: X (UUID: y)\n\t Link 0: %s\n" % line).encode()) or {})[0]
+    ] == [active]
 
 
 def test_gpus_without_nvlink_have_no_links() -> None:

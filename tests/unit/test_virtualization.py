@@ -1,4 +1,5 @@
 """Placement, hypervisor, chipset and CPU from recorded guests and from single pieces of evidence."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -11,7 +12,8 @@ from ansible.module_utils.gpu_host.evidence.errors import Errors
 
 RECORDINGS = Path(__file__).resolve().parents[1] / "fixtures" / "recordings" / "qemu"
 METAL_CPU = (
-    "processor\t: 0\nvendor_id\t: AuthenticAMD\ncpu family\t: 26\nmodel\t\t: 2\nmodel name\t: AMD EPYC 9335 32-Core Processor\n"
+    "processor\t: 0\nvendor_id\t: AuthenticAMD\ncpu family\t: 26\nmodel\t\t: 2\nmodel name\t: AMD EPYC 9335 32-Core "
+    "Processor\n"
     "flags\t\t: fpu sse\n\n"
 )
 GUEST_CPU = METAL_CPU.replace("fpu sse", "fpu sse hypervisor")
@@ -28,11 +30,20 @@ def dmi(**names: str) -> list[dict[str, Any]]:
 
 
 def said(option: str, word: str) -> dict[str, Any]:
-    return {"run": ["systemd-detect-virt", "--" + option], "status": "ok", "rc": 1 if word == "none" else 0, "stdout": word + "\n"}
+    return {
+        "run": ["systemd-detect-virt", "--" + option],
+        "status": "ok",
+        "rc": 1 if word == "none" else 0,
+        "stdout": word + "\n",
+    }
 
 
 def spaces(targets: dict[str, str]) -> dict[str, Any]:
-    return {"list": "/proc/self/ns", "status": "ok", "entries": {name: {"kind": "link", "target": target} for name, target in targets.items()}}
+    return {
+        "list": "/proc/self/ns",
+        "status": "ok",
+        "entries": {name: {"kind": "link", "target": target} for name, target in targets.items()},
+    }
 
 
 def bridge(ids: str) -> dict[str, Any]:
@@ -67,7 +78,9 @@ def recorded(name: str) -> list[dict[str, Any]]:
     return [*records, said("vm", "qemu"), said("container", "none"), read("/proc/cpuinfo", GUEST_CPU)]
 
 
-@pytest.mark.parametrize(("name", "chipset"), [("tcg-i440fx", "i440fx"), ("tcg-q35-intel-iommu", "q35"), ("tcg-q35-acs8", "q35")])
+@pytest.mark.parametrize(
+    ("name", "chipset"), [("tcg-i440fx", "i440fx"), ("tcg-q35-intel-iommu", "q35"), ("tcg-q35-acs8", "q35")]
+)
 def test_recorded_guests(name: str, chipset: str) -> None:
     """The third has the DMI of a real server: the host bridge tells the truth."""
     facts = gathered(*recorded(name))
@@ -75,13 +88,26 @@ def test_recorded_guests(name: str, chipset: str) -> None:
 
 
 def test_bare_metal() -> None:
-    facts = gathered(said("vm", "none"), said("container", "none"), read("/proc/cpuinfo", METAL_CPU), spaces(INITIAL), absent("/etc/pve"),
-                     *dmi(sys_vendor="Supermicro", product_name="AS -5126GS-TNRT2"), bridge("1022:153a"))
+    facts = gathered(
+        said("vm", "none"),
+        said("container", "none"),
+        read("/proc/cpuinfo", METAL_CPU),
+        spaces(INITIAL),
+        absent("/etc/pve"),
+        *dmi(sys_vendor="Supermicro", product_name="AS -5126GS-TNRT2"),
+        bridge("1022:153a"),
+    )
     assert (facts["placement"], facts["container"], facts["hypervisor"], facts["vm"]) == ("bare_metal", "", "", False)
     assert (facts["chipset"], facts["chipset_reason"]) == (None, "not a virtual machine")
     assert (facts["hypervisor_hidden"], facts["hypervisor_is_proxmox"], facts["host_facts"]) == (False, False, False)
-    assert facts["cpu"] == {"vendor": "AuthenticAMD", "model_name": "AMD EPYC 9335 32-Core Processor", "family": 26, "model": 2,
-                            "hypervisor_flag": False, "kind": "host"}
+    assert facts["cpu"] == {
+        "vendor": "AuthenticAMD",
+        "model_name": "AMD EPYC 9335 32-Core Processor",
+        "family": 26,
+        "model": 2,
+        "hypervisor_flag": False,
+        "kind": "host",
+    }
 
 
 def test_bare_metal_without_systemd() -> None:
@@ -90,17 +116,20 @@ def test_bare_metal_without_systemd() -> None:
 
 
 # Containers, from one marker each
-@pytest.mark.parametrize(("records", "placement", "container"), [
-    ([said("container", "lxc")], "lxc", "lxc"),
-    ([said("container", "docker")], "container", "docker"),
-    ([read("/run/systemd/container", "lxc\n")], "lxc", "lxc"),
-    ([read("/proc/1/environ", "PATH=/bin\0container=lxc\0")], "lxc", "lxc"),
-    ([read("/proc/1/environ", "container=podman\0")], "container", "podman"),
-    ([read("/proc/1/cgroup", "0::/kubepods.slice/pod1\n")], "container", "kubernetes"),
-    ([read("/proc/1/cgroup", "1:name=systemd:/lxc.payload.101/init.scope\n")], "lxc", "lxc"),
-    ([listing("/", ".dockerenv", "bin")], "container", "docker"),
-    ([read("/run/.containerenv", "engine=podman\n")], "container", "podman"),
-])
+@pytest.mark.parametrize(
+    ("records", "placement", "container"),
+    [
+        ([said("container", "lxc")], "lxc", "lxc"),
+        ([said("container", "docker")], "container", "docker"),
+        ([read("/run/systemd/container", "lxc\n")], "lxc", "lxc"),
+        ([read("/proc/1/environ", "PATH=/bin\0container=lxc\0")], "lxc", "lxc"),
+        ([read("/proc/1/environ", "container=podman\0")], "container", "podman"),
+        ([read("/proc/1/cgroup", "0::/kubepods.slice/pod1\n")], "container", "kubernetes"),
+        ([read("/proc/1/cgroup", "1:name=systemd:/lxc.payload.101/init.scope\n")], "lxc", "lxc"),
+        ([listing("/", ".dockerenv", "bin")], "container", "docker"),
+        ([read("/run/.containerenv", "engine=podman\n")], "container", "podman"),
+    ],
+)
 def test_containers(records: list[dict[str, Any]], placement: str, container: str) -> None:
     facts = gathered(*records, spaces(OWN), read("/proc/cpuinfo", METAL_CPU), said("vm", "none"))
     assert (facts["placement"], facts["container"], facts["host_facts"]) == (placement, container, True)
@@ -108,42 +137,72 @@ def test_containers(records: list[dict[str, Any]], placement: str, container: st
 
 
 def test_a_container_inside_a_virtual_machine_is_both() -> None:
-    facts = gathered(said("container", "docker"), said("vm", "kvm"), read("/proc/cpuinfo", GUEST_CPU), bridge("8086:1237"))
+    facts = gathered(
+        said("container", "docker"), said("vm", "kvm"), read("/proc/cpuinfo", GUEST_CPU), bridge("8086:1237")
+    )
     assert (facts["placement"], facts["vm"], facts["chipset"]) == ("container", True, "i440fx")
 
 
 def test_a_small_virtual_machine_made_from_a_container_image_is_no_container() -> None:
-    facts = gathered(said("container", "docker"), listing("/", ".dockerenv"), spaces(INITIAL), read("/proc/cpuinfo", GUEST_CPU), said("vm", "kvm"))
+    facts = gathered(
+        said("container", "docker"),
+        listing("/", ".dockerenv"),
+        spaces(INITIAL),
+        read("/proc/cpuinfo", GUEST_CPU),
+        said("vm", "kvm"),
+    )
     assert (facts["placement"], facts["container"]) == ("kvm", "")
 
 
 # Hypervisors
-@pytest.mark.parametrize(("records", "hypervisor", "placement"), [
-    ([said("vm", "kvm")], "kvm", "kvm"),
-    ([said("vm", "vmware")], "vmware", "vm"),
-    ([said("vm", "microsoft")], "microsoft", "vm"),
-    ([said("vm", "kvm"), *dmi(sys_vendor="Amazon EC2")], "amazon", "kvm"),
-    ([said("vm", "kvm"), *dmi(sys_vendor="Cloud Hypervisor", product_name="cloud-hypervisor")], "cloud_hypervisor", "kvm"),
-    ([{"run": ["lscpu"], "status": "ok", "rc": 0, "stdout": "Hypervisor vendor:                       KVM\n"}], "kvm", "kvm"),
-    ([read(virtualization.CLOCKSOURCES, "kvm-clock tsc hpet acpi_pm\n")], "kvm", "kvm"),
-    ([read(virtualization.CLOCKSOURCES, "hyperv_clocksource_tsc_page acpi_pm\n")], "microsoft", "vm"),
-    ([*dmi(sys_vendor="QEMU", product_name="Standard PC (Q35 + ICH9, 2009)")], "qemu", "kvm"),
-    ([], None, "vm"),  # the CPU says "a hypervisor" and nothing says which
-])
+@pytest.mark.parametrize(
+    ("records", "hypervisor", "placement"),
+    [
+        ([said("vm", "kvm")], "kvm", "kvm"),
+        ([said("vm", "vmware")], "vmware", "vm"),
+        ([said("vm", "microsoft")], "microsoft", "vm"),
+        ([said("vm", "kvm"), *dmi(sys_vendor="Amazon EC2")], "amazon", "kvm"),
+        (
+            [said("vm", "kvm"), *dmi(sys_vendor="Cloud Hypervisor", product_name="cloud-hypervisor")],
+            "cloud_hypervisor",
+            "kvm",
+        ),
+        (
+            [{"run": ["lscpu"], "status": "ok", "rc": 0, "stdout": "Hypervisor vendor:                       KVM\n"}],
+            "kvm",
+            "kvm",
+        ),
+        ([read(virtualization.CLOCKSOURCES, "kvm-clock tsc hpet acpi_pm\n")], "kvm", "kvm"),
+        ([read(virtualization.CLOCKSOURCES, "hyperv_clocksource_tsc_page acpi_pm\n")], "microsoft", "vm"),
+        ([*dmi(sys_vendor="QEMU", product_name="Standard PC (Q35 + ICH9, 2009)")], "qemu", "kvm"),
+        ([], None, "vm"),  # the CPU says "a hypervisor" and nothing says which
+    ],
+)
 def test_hypervisors(records: list[dict[str, Any]], hypervisor: str | None, placement: str) -> None:
     facts = gathered(*records, said("container", "none"), read("/proc/cpuinfo", GUEST_CPU))
     assert (facts["hypervisor"], facts["placement"], facts["vm"]) == (hypervisor, placement, True)
 
 
 def test_amazon_also_sells_metal() -> None:
-    facts = gathered(*dmi(sys_vendor="Amazon EC2"), said("vm", "none"), said("container", "none"), read("/proc/cpuinfo", METAL_CPU))
+    facts = gathered(
+        *dmi(sys_vendor="Amazon EC2"), said("vm", "none"), said("container", "none"), read("/proc/cpuinfo", METAL_CPU)
+    )
     assert facts["placement"] == "bare_metal"
 
 
 def test_nothing_known() -> None:
     errors = Errors("virtualization")
     facts = virtualization.gather(BundleEvidence({}, []), errors)
-    names = ("placement", "container", "vm", "hypervisor", "chipset", "hypervisor_hidden", "hypervisor_is_proxmox", "host_facts")
+    names = (
+        "placement",
+        "container",
+        "vm",
+        "hypervisor",
+        "chipset",
+        "hypervisor_hidden",
+        "hypervisor_is_proxmox",
+        "host_facts",
+    )
     assert {facts[name] for name in names} == {None}
     assert facts["chipset_reason"] == "it is unknown whether this is a virtual machine"
     assert errors.entries
@@ -152,7 +211,9 @@ def test_nothing_known() -> None:
 # Chipset
 def test_a_guest_without_dmi_on_an_unknown_bridge() -> None:
     """The recorded H200 guest: no DMI, host bridge 8086:0d57."""
-    facts = gathered(said("vm", "kvm"), said("container", "none"), read("/proc/cpuinfo", GUEST_CPU), bridge("8086:0d57"))
+    facts = gathered(
+        said("vm", "kvm"), said("container", "none"), read("/proc/cpuinfo", GUEST_CPU), bridge("8086:0d57")
+    )
     assert facts["chipset"] is None
     assert facts["chipset_reason"] == "no DMI, and host bridge 8086:0d57 is not one of QEMU's"
 
@@ -169,15 +230,18 @@ def test_another_machine() -> None:
 
 
 # CPU
-@pytest.mark.parametrize(("name", "kind"), [
-    ("AMD EPYC 9335 32-Core Processor", "host"),
-    ("Intel(R) Xeon(R) Processor", "host"),
-    ("QEMU Virtual CPU version 2.5+", "generic"),
-    ("Common KVM processor", "generic"),
-    ("AMD EPYC-Genoa Processor", "named"),
-    ("AMD EPYC Processor", "named"),
-    ("Intel Xeon Processor (SapphireRapids)", "named"),
-])
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("AMD EPYC 9335 32-Core Processor", "host"),
+        ("Intel(R) Xeon(R) Processor", "host"),
+        ("QEMU Virtual CPU version 2.5+", "generic"),
+        ("Common KVM processor", "generic"),
+        ("AMD EPYC-Genoa Processor", "named"),
+        ("AMD EPYC Processor", "named"),
+        ("Intel Xeon Processor (SapphireRapids)", "named"),
+    ],
+)
 def test_cpu_models(name: str, kind: str) -> None:
     facts = gathered(read("/proc/cpuinfo", GUEST_CPU.replace("AMD EPYC 9335 32-Core Processor", name)))
     assert facts["cpu"]["kind"] == kind
@@ -189,16 +253,40 @@ def test_a_recorded_cpu() -> None:
 
 
 # Hidden
-@pytest.mark.parametrize(("records", "hidden"), [
-    ([said("vm", "qemu"), *no_signature()], True),
-    ([said("vm", "qemu")], None),  # neither lscpu nor the clocks were captured
-    ([said("vm", "kvm"), *no_signature()], False),
-    ([said("vm", "qemu"), read(virtualization.CLOCKSOURCES, "kvm-clock tsc\n")], False),
-    # The word comes from DMI or from the signature of QEMU without KVM; another maker's DMI leaves the signature.
-    ([said("vm", "qemu"), *no_signature(), *dmi(sys_vendor="QEMU", product_name="Standard PC (Q35 + ICH9, 2009)")], True),
-    ([said("vm", "qemu"), *no_signature(), *dmi(sys_vendor="Supermicro", product_name="AS-4124GS-TNR", bios_vendor="SeaBIOS")], False),
-    ([said("vm", "vm-other"), *no_signature(), *dmi(sys_vendor="Supermicro", product_name="AS-4124GS-TNR", bios_vendor="SeaBIOS")], True),
-])
+@pytest.mark.parametrize(
+    ("records", "hidden"),
+    [
+        ([said("vm", "qemu"), *no_signature()], True),
+        ([said("vm", "qemu")], None),  # neither lscpu nor the clocks were captured
+        ([said("vm", "kvm"), *no_signature()], False),
+        ([said("vm", "qemu"), read(virtualization.CLOCKSOURCES, "kvm-clock tsc\n")], False),
+        # The word comes from DMI or from the signature of QEMU without KVM; another maker's DMI leaves the signature.
+        (
+            [
+                said("vm", "qemu"),
+                *no_signature(),
+                *dmi(sys_vendor="QEMU", product_name="Standard PC (Q35 + ICH9, 2009)"),
+            ],
+            True,
+        ),
+        (
+            [
+                said("vm", "qemu"),
+                *no_signature(),
+                *dmi(sys_vendor="Supermicro", product_name="AS-4124GS-TNR", bios_vendor="SeaBIOS"),
+            ],
+            False,
+        ),
+        (
+            [
+                said("vm", "vm-other"),
+                *no_signature(),
+                *dmi(sys_vendor="Supermicro", product_name="AS-4124GS-TNR", bios_vendor="SeaBIOS"),
+            ],
+            True,
+        ),
+    ],
+)
 def test_a_hidden_hypervisor(records: list[dict[str, Any]], hidden: bool | None) -> None:
     facts = gathered(*records, bridge("8086:29c0"), read("/proc/cpuinfo", GUEST_CPU))
     assert facts["hypervisor_hidden"] is hidden
@@ -210,13 +298,28 @@ def test_a_cpu_without_the_hypervisor_flag_on_qemus_bridge_hides() -> None:
 
 
 # Proxmox
-@pytest.mark.parametrize(("records", "host", "kernel"), [
-    ([listing("/etc/pve", "qemu-server"), read("/proc/sys/kernel/osrelease", "6.14.11-3-pve\n"), said("container", "none")], True, True),
-    ([{"list": "/etc/pve", "status": "denied"}, said("container", "none")], True, None),
-    ([absent("/etc/pve"), read("/proc/sys/kernel/osrelease", "6.8.0-64-generic\n"), said("container", "none")], False, False),
-    ([said("container", "lxc"), read("/proc/sys/kernel/osrelease", "6.14.11-3-pve\n")], False, True),
-    ([said("container", "none")], None, None),
-])
+@pytest.mark.parametrize(
+    ("records", "host", "kernel"),
+    [
+        (
+            [
+                listing("/etc/pve", "qemu-server"),
+                read("/proc/sys/kernel/osrelease", "6.14.11-3-pve\n"),
+                said("container", "none"),
+            ],
+            True,
+            True,
+        ),
+        ([{"list": "/etc/pve", "status": "denied"}, said("container", "none")], True, None),
+        (
+            [absent("/etc/pve"), read("/proc/sys/kernel/osrelease", "6.8.0-64-generic\n"), said("container", "none")],
+            False,
+            False,
+        ),
+        ([said("container", "lxc"), read("/proc/sys/kernel/osrelease", "6.14.11-3-pve\n")], False, True),
+        ([said("container", "none")], None, None),
+    ],
+)
 def test_is_this_a_proxmox_host(records: list[dict[str, Any]], host: bool | None, kernel: bool | None) -> None:
     facts = gathered(*records)
     assert (facts["hypervisor_is_proxmox"], facts["pve_kernel"]) == (host, kernel)

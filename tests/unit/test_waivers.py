@@ -1,4 +1,5 @@
 """Waivers: accepted for a while, with a reason; expired or misspelt ones accept nothing."""
+
 from __future__ import annotations
 
 import datetime
@@ -42,7 +43,9 @@ def test_no_list(value: Any) -> None:
     assert problems == ["gpu_host_waivers must be a list of {check, reason, expires}"]
 
 
-@pytest.mark.parametrize(("expires", "status"), [("2026-06-15", "waived"), ("2026-06-14", "fail"), (datetime.date(2026, 6, 15), "waived")])
+@pytest.mark.parametrize(
+    ("expires", "status"), [("2026-06-15", "waived"), ("2026-06-14", "fail"), (datetime.date(2026, 6, 15), "waived")]
+)
 def test_the_last_day_counts(tmp_path: Path, expires: Any, status: str) -> None:
     found, problems = parsed({**GOOD, "expires": expires})
     assert problems == []

@@ -35,8 +35,14 @@ def test_action_and_severity(code: int, action: str, severity: str) -> None:
 def test_codes_with_a_sub_code_say_themselves_how_bad_it_is() -> None:
     assert xid.describe(145, " pid=1, RLW_REMAP Nonfatal XC0 i0 Link 03 (0x1 0x2)").severity == xid.NOTICE
     assert xid.describe(145, " pid=1, RLW_REMAP Fatal XC1 i0 Link 03 (0x1 0x2)").severity == xid.FATAL
-    assert xid.describe(154, " GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)").severity == xid.FATAL
-    assert xid.describe(154, " GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)").severity == xid.NOTICE
+    assert (
+        xid.describe(154, " GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)").severity
+        == xid.FATAL
+    )
+    assert (
+        xid.describe(154, " GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)").severity
+        == xid.NOTICE
+    )
 
 
 def test_every_named_code_is_a_number_of_the_catalogue_or_has_no_action_of_its_own() -> None:

@@ -1,4 +1,5 @@
 """The two guests, booted once beside each other, and gpu_facts run in them by Ansible over SSH."""
+
 from __future__ import annotations
 
 import json
@@ -36,8 +37,17 @@ def why_not() -> str:
     """The reason why this machine cannot boot the guests; empty if it can."""
     if sys.platform != "linux" or os.geteuid() != 0:
         return "virtual machines are made as root on Linux (their disk is a Debian that mmdebstrap makes)"
-    missing = [name for name in (QEMU, "mmdebstrap", "mke2fs", "dpkg-deb", "ssh", "ssh-keygen", "timeout") if not shutil.which(name)]
-    return "virtual machines need %s: apt-get install qemu-system-x86 mmdebstrap e2fsprogs openssh-client" % ", ".join(missing) if missing else ""
+    missing = [
+        name
+        for name in (QEMU, "mmdebstrap", "mke2fs", "dpkg-deb", "ssh", "ssh-keygen", "timeout")
+        if not shutil.which(name)
+    ]
+    return (
+        "virtual machines need %s: apt-get install qemu-system-x86 mmdebstrap e2fsprogs openssh-client"
+        % ", ".join(missing)
+        if missing
+        else ""
+    )
 
 
 @pytest.fixture(scope="session")
@@ -67,14 +77,31 @@ def gather(inventory: Path, hosts: str, arguments: str) -> dict[str, dict[str, A
     program = Path(sys.executable).with_name("ansible")
     argv = [str(program), "-i", str(inventory), hosts, "-m", "gpu_facts", "-a", arguments]
     # A control connection of its own for each run: it ends with the run instead of outliving the guest.
-    settings = {"ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"), "ANSIBLE_SSH_ARGS": "-o ControlMaster=no", "ANSIBLE_NOCOLOR": "1"}
+    settings = {
+        "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"),
+        "ANSIBLE_SSH_ARGS": "-o ControlMaster=no",
+        "ANSIBLE_NOCOLOR": "1",
+    }
     environment = {**os.environ, **settings}
-    result = subprocess.run(argv, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=400, check=False)
+    result = subprocess.run(
+        argv,
+        cwd=ROOT,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=400,
+        check=False,
+    )
     found: dict[str, dict[str, Any]] = {}
     decoder = json.JSONDecoder()
     for name in hosts.split(","):
         marker = "%s | SUCCESS => " % name
-        assert marker in result.stdout, "gpu_facts failed on %s:\n%s\n%s" % (name, result.stdout[-3000:], result.stderr[-3000:])
+        assert marker in result.stdout, "gpu_facts failed on %s:\n%s\n%s" % (
+            name,
+            result.stdout[-3000:],
+            result.stderr[-3000:],
+        )
         found[name] = decoder.raw_decode(result.stdout, result.stdout.index(marker) + len(marker))[0]
     return found
 

@@ -1,11 +1,13 @@
-"""PCI functions with NVIDIA's identifiers in a QEMU guest, so that the readers under test need no exception for the test.
+"""PCI functions with NVIDIA's identifiers in a QEMU guest, so that the readers under test need no exception for the
+test.
 
 QEMU has no NVIDIA device, and none of its devices takes another maker's identifiers (its `x-pci-proxy-dev`, which would
 forward configuration space to us, crashes QEMU 7.2 in one of six boots). So the test starts QEMU stopped, finds the
 configuration spaces of some of its NVMe and `edu` devices in its memory, writes identifiers, class and link into these
-read-only registers, and lets it run. All else stays QEMU's: BARs that the firmware sizes and places, the port above with its
-link and ACS, IOMMU groups, the bus. There is no function behind it and no driver that binds.
+read-only registers, and lets it run. All else stays QEMU's: BARs that the firmware sizes and places, the port above
+with its link and ACS, IOMMU groups, the bus. There is no function behind it and no driver that binds.
 """
+
 from __future__ import annotations
 
 import re
@@ -27,8 +29,10 @@ class DeviceError(Exception):
 
 @dataclass(frozen=True)
 class Gpu:
-    """What a function says of itself. Without `vectors` it is made from the `edu` device, which has no PCI Express capability,
-    as if passed through without pcie=1; else from the NVMe device that has `msix_qsize` set to `vectors`, by which it is found."""
+    """What a function says of itself. Without `vectors` it is made from the `edu` device, which has no PCI Express
+    capability,
+    as if passed through without pcie=1; else from the NVMe device that has `msix_qsize` set to `vectors`, by which it
+    is found."""
 
     vectors: int | None = None
     device: int = 0x2BB5
@@ -48,9 +52,14 @@ def disguise(pid: int, gpus: list[Gpu]) -> None:
     """Turn devices of the QEMU process `pid`, which has not run its guest yet, into `gpus`."""
     with open("/proc/%d/mem" % pid, "r+b", buffering=0) as memory:
         for gpu in gpus:
-            found = [(at, data) for at, data in _configurations(pid, memory, gpu.origin) if _vectors(data) == gpu.vectors]
+            found = [
+                (at, data) for at, data in _configurations(pid, memory, gpu.origin) if _vectors(data) == gpu.vectors
+            ]
             if len(found) != 1:
-                raise DeviceError("%d devices %04x:%04x with %s interrupt vectors in QEMU's memory" % (len(found), *gpu.origin, gpu.vectors))
+                raise DeviceError(
+                    "%d devices %04x:%04x with %s interrupt vectors in QEMU's memory"
+                    % (len(found), *gpu.origin, gpu.vectors)
+                )
             at, data = found[0]
             memory.seek(at)
             memory.write(changed(data, gpu))
@@ -74,7 +83,8 @@ def changed(data: bytes, gpu: Gpu) -> bytes:
 
 
 def _configurations(pid: int, memory: object, identifiers: tuple[int, int]) -> Iterator[tuple[int, bytes]]:
-    """(address, content) of every configuration space with these identifiers. QEMU's main thread keeps them in its heap."""
+    """(address, content) of every configuration space with these identifiers. QEMU's main thread keeps them in its
+    heap."""
     with open("/proc/%d/maps" % pid) as maps:
         heaps = [line.split()[0].split("-") for line in maps if line.rstrip().endswith("[heap]")]
     for start, end in heaps:
@@ -83,7 +93,8 @@ def _configurations(pid: int, memory: object, identifiers: tuple[int, int]) -> I
         heap = memory.read(int(end, 16) - base)  # type: ignore[attr-defined]
         for match in re.finditer(re.escape(struct.pack("<HH", *identifiers)), heap):
             data = heap[match.start() : match.start() + CONFIG_BYTES]
-            # Allocated, so aligned to 16. QEMU's class structures hold the same identifiers, but no subsystem of Red Hat's behind.
+            # Allocated, so aligned to 16. QEMU's class structures hold the same identifiers, but no subsystem of Red
+            # Hat's behind.
             if match.start() % 16 == 0 and len(data) == CONFIG_BYTES and data[0x2C:0x2E] == SUBSYSTEM_VENDOR:
                 yield base + match.start(), data
 

@@ -1,4 +1,5 @@
 """The two guests of the test: what is started, said once, so that the facts can be held against it."""
+
 from __future__ import annotations
 
 from gpu_device import Gpu
@@ -9,7 +10,8 @@ NETWORK = "virtio-net-pci,netdev=net,romfile="
 
 
 def nvme(name: str, bus: str, gpu: Gpu, bar_mib: int = 64) -> list[str]:
-    """The device that becomes `gpu`; its controller memory buffer is a 64-bit prefetchable BAR 2, as a GPU's memory is BAR 1."""
+    """The device that becomes `gpu`; its controller memory buffer is a 64-bit prefetchable BAR 2, as a GPU's memory is
+    BAR 1."""
     drive = "if=none,id=%s,driver=null-co,size=64M" % name
     device = "nvme,serial=%s,drive=%s,bus=%s,msix_qsize=%s,cmb_size_mb=%d" % (name, name, bus, gpu.vectors, bar_mib)
     return ["-drive", drive, "-device", device]
@@ -39,7 +41,12 @@ Q35_GPUS = {
 }
 Q35_ARGUMENTS = [
     *("-machine", "q35,kernel-irqchip=split", "-cpu", "EPYC", "-m", "768", "-device", "intel-iommu,intremap=on"),
-    *("-smbios", "type=1,manufacturer=Supermicro,product=AS-4124GS-TNR", "-smbios", "type=2,manufacturer=Supermicro,product=H12DSG-O-CPU"),
+    *(
+        "-smbios",
+        "type=1,manufacturer=Supermicro,product=AS-4124GS-TNR",
+        "-smbios",
+        "type=2,manufacturer=Supermicro,product=H12DSG-O-CPU",
+    ),
     *("-object", "memory-backend-ram,id=m0,size=384M", "-object", "memory-backend-ram,id=m1,size=384M"),
     *("-numa", "node,nodeid=0,cpus=0,memdev=m0", "-numa", "node,nodeid=1,memdev=m1"),
     *("-device", ROOT_DISK + ",bus=pcie.0,addr=3", "-device", NETWORK + ",bus=pcie.0,addr=4"),
@@ -57,7 +64,10 @@ Q35_ARGUMENTS = [
     *nvme("far_a", "down0", Q35_GPUS[FAR_A]),
     *nvme("far_b", "down1", Q35_GPUS[FAR_B]),
     *("-drive", "if=none,id=spare,driver=null-co,size=64M", "-device", "nvme,serial=spare,drive=spare,bus=down2"),
-    *("-device", "pcie-root-port,id=bare0,bus=pcie.0,chassis=40,slot=40,addr=7.0,multifunction=on,disable-acs=on,x-speed=8,x-width=8"),
+    *(
+        "-device",
+        "pcie-root-port,id=bare0,bus=pcie.0,chassis=40,slot=40,addr=7.0,multifunction=on,disable-acs=on,x-speed=8,x-width=8",
+    ),
     *("-device", "pcie-root-port,id=bare1,bus=pcie.0,chassis=41,slot=41,addr=7.1,disable-acs=on"),
     *nvme("plain", "bare0", Q35_GPUS[PLAIN]),
     *("-drive", "if=none,id=beside,driver=null-co,size=64M", "-device", "nvme,serial=beside,drive=beside,bus=bare1"),

@@ -1,4 +1,5 @@
 """What gpu_facts says inside two real virtual machines, against what was started (guests.py)."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -78,7 +79,11 @@ def test_identity_of_every_gpu(q35: Facts) -> None:
     assert sorted(gpus) == sorted(Q35_GPUS)
     for address, started in Q35_GPUS.items():
         gpu = gpus[address]
-        assert (gpu["vendor_id"], gpu["device_id"], gpu["subsystem_id"]) == ("10de", "%04x" % started.device, "10de:%04x" % started.subsystem)
+        assert (gpu["vendor_id"], gpu["device_id"], gpu["subsystem_id"]) == (
+            "10de",
+            "%04x" % started.device,
+            "10de:%04x" % started.subsystem,
+        )
         assert gpu["class"] == "%04x00" % started.device_class
         assert (gpu["driver"], gpu["bound"], gpu["express"]) == ("", False, True)
     assert gpus[PLAIN]["name"] == "GeForce RTX 4090"
@@ -89,7 +94,12 @@ def test_every_bar_has_its_size_and_an_address(q35: Facts) -> None:
     for address, gpu in q35["pci"]["gpus"].items():
         memory = next(bar for bar in gpu["bars"] if bar["index"] == 2)
         assert memory == {
-            "index": 2, "kind": "memory", "size_mib": 1024 if address == NEAR_A else 64, "assigned": True, "prefetchable": True, "bits": 64,
+            "index": 2,
+            "kind": "memory",
+            "size_mib": 1024 if address == NEAR_A else 64,
+            "assigned": True,
+            "prefetchable": True,
+            "bits": 64,
         }
     assert q35["pci"]["unassigned_bars"] == []
 
@@ -98,7 +108,10 @@ def test_links(q35: Facts) -> None:
     pci = q35["pci"]
     for address, started in Q35_GPUS.items():
         assert pci["gpus"][address]["link"] == {
-            "speed_gt_s": started.speed_gt_s, "max_speed_gt_s": started.max_speed_gt_s, "width": started.width, "max_width": started.max_width,
+            "speed_gt_s": started.speed_gt_s,
+            "max_speed_gt_s": started.max_speed_gt_s,
+            "width": started.width,
+            "max_width": started.max_width,
         }
     bridges = pci["bridges"]
     assert bridges[NEAR_A_PORT]["link"] == {"speed_gt_s": 16.0, "max_speed_gt_s": 16.0, "width": 16, "max_width": 16}
@@ -126,7 +139,11 @@ def test_topology(q35: Facts) -> None:
     pairs = {tuple(pair["gpus"]): pair for pair in pci["pairs"]}
     assert len(pairs) == 10
     near, far = pairs[NEAR_A, NEAR_B], pairs[FAR_A, FAR_B]
-    assert (near["relation"], near["common"], near["turn_ports"]) == ("same_root_complex", "pci0000:20", [NEAR_A_PORT, NEAR_B_PORT])
+    assert (near["relation"], near["common"], near["turn_ports"]) == (
+        "same_root_complex",
+        "pci0000:20",
+        [NEAR_A_PORT, NEAR_B_PORT],
+    )
     assert (far["relation"], far["common"], far["turn_ports"]) == ("same_switch", SWITCH, [DOWN_A, DOWN_B])
     others = [pair for names, pair in pairs.items() if names not in ((NEAR_A, NEAR_B), (FAR_A, FAR_B))]
     assert {(pair["relation"], pair["common"]) for pair in others} == {("different_root_complex", None)}
@@ -141,7 +158,12 @@ def test_numa_nodes(q35: Facts) -> None:
 
 def test_iommu_state_and_groups(q35: Facts) -> None:
     iommu = q35["iommu"]
-    assert (iommu["state"], iommu["source"], iommu["hardware"], iommu["options"]) == ("translated", "iommu_groups", ["dmar0"], ["intel_iommu=on"])
+    assert (iommu["state"], iommu["source"], iommu["hardware"], iommu["options"]) == (
+        "translated",
+        "iommu_groups",
+        ["dmar0"],
+        ["intel_iommu=on"],
+    )
     assert iommu["translated_gpus"] == sorted(Q35_GPUS)
     groups = {address: iommu["groups"][gpu["group"]]["devices"] for address, gpu in iommu["gpus"].items()}
     assert groups[NEAR_A] == [NEAR_A]  # ports with ACS isolate
@@ -150,7 +172,9 @@ def test_iommu_state_and_groups(q35: Facts) -> None:
     assert groups[FAR_B] == [DOWN_B, FAR_B]
     assert PLAIN in groups[PLAIN]
     assert DRIVE_BESIDE_PLAIN in groups[PLAIN]
-    assert iommu["shared_group_gpus"] == [{"gpu": PLAIN, "group": iommu["gpus"][PLAIN]["group"], "others": [DRIVE_BESIDE_PLAIN]}]
+    assert iommu["shared_group_gpus"] == [
+        {"gpu": PLAIN, "group": iommu["gpus"][PLAIN]["group"], "others": [DRIVE_BESIDE_PLAIN]}
+    ]
     for address, gpu in iommu["gpus"].items():
         assert gpu["group"] == q35["pci"]["gpus"][address]["iommu_group"]
 
@@ -170,7 +194,11 @@ def test_acs_as_the_kernel_sets_it(q35: Facts) -> None:
 
 def test_nothing_went_wrong_while_reading(i440fx: Facts, q35: Facts) -> None:
     for facts in (i440fx, q35):
-        assert [entry for entry in facts["errors"] if entry["subject"] in ("pci", "iommu", "virtualization", "joined", "system")] == []
+        assert [
+            entry
+            for entry in facts["errors"]
+            if entry["subject"] in ("pci", "iommu", "virtualization", "joined", "system")
+        ] == []
 
 
 # The same hosts, recorded

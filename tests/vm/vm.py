@@ -1,4 +1,5 @@
 """One QEMU guest without KVM, reached by SSH on a port of the loopback address."""
+
 from __future__ import annotations
 
 import os
@@ -16,7 +17,16 @@ from vm_image import Image
 QEMU = "qemu-system-x86_64"
 # A guest of a test run that was killed ends by itself.
 LIFETIME_SECONDS = 1200
-SSH_OPTIONS = ("-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null", "-o", "LogLevel=ERROR", "-o", "BatchMode=yes")
+SSH_OPTIONS = (
+    "-o",
+    "StrictHostKeyChecking=no",
+    "-o",
+    "UserKnownHostsFile=/dev/null",
+    "-o",
+    "LogLevel=ERROR",
+    "-o",
+    "BatchMode=yes",
+)
 
 
 class VmError(Exception):
@@ -25,7 +35,8 @@ class VmError(Exception):
 
 @dataclass(frozen=True)
 class Guest:
-    """What to start: QEMU's arguments; the GPUs by PCI address, made of some of the devices that the arguments name; kernel options."""
+    """What to start: QEMU's arguments; the GPUs by PCI address, made of some of the devices that the arguments name;
+    kernel options."""
 
     name: str
     arguments: list[str]
@@ -43,15 +54,49 @@ class Vm:
         self._console = directory / (guest.name + ".console")
         self._log = directory / (guest.name + ".qemu")
         monitor, theirs = socket.socketpair()
-        command = ["timeout", "--foreground", "--kill-after=5", str(LIFETIME_SECONDS), QEMU, "-accel", "tcg", "-smp", "1"]
-        command += ["-S", "-nodefaults", "-display", "none", "-no-reboot", "-serial", "file:%s" % self._console, "-kernel", str(image.kernel)]
-        command += ["-append", "root=/dev/nvme0n1 rw console=ttyS0 init=/vm-init mitigations=off random.trust_cpu=on " + guest.append]
+        command = [
+            "timeout",
+            "--foreground",
+            "--kill-after=5",
+            str(LIFETIME_SECONDS),
+            QEMU,
+            "-accel",
+            "tcg",
+            "-smp",
+            "1",
+        ]
+        command += [
+            "-S",
+            "-nodefaults",
+            "-display",
+            "none",
+            "-no-reboot",
+            "-serial",
+            "file:%s" % self._console,
+            "-kernel",
+            str(image.kernel),
+        ]
+        command += [
+            "-append",
+            "root=/dev/nvme0n1 rw console=ttyS0 init=/vm-init mitigations=off random.trust_cpu=on " + guest.append,
+        ]
         command += ["-drive", "if=none,id=disk,file=%s,format=raw,snapshot=on,cache=unsafe" % image.disk]
         command += ["-netdev", "user,id=net,restrict=on,hostfwd=tcp:127.0.0.1:%d-:22" % self.port]
-        command += ["-chardev", "socket,id=qmp,fd=%d" % theirs.fileno(), "-mon", "chardev=qmp,mode=control", *guest.arguments]
+        command += [
+            "-chardev",
+            "socket,id=qmp,fd=%d" % theirs.fileno(),
+            "-mon",
+            "chardev=qmp,mode=control",
+            *guest.arguments,
+        ]
         with open(self._log, "wb") as log, theirs:
             self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=[theirs.fileno()], start_new_session=True
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
             )
         try:
             self._begin(monitor, list(guest.gpus.values()))
@@ -90,21 +135,38 @@ class Vm:
             except OSError:
                 pass
             time.sleep(0.2)
-        state = "ended with exit code %s" % self._process.poll() if self._process.poll() is not None else "does not answer"
-        raise VmError("the guest %s %s.\nQEMU: %s\nEnd of its console:\n%s" % (self.name, state, _tail(self._log), _tail(self._console)))
+        state = (
+            "ended with exit code %s" % self._process.poll() if self._process.poll() is not None else "does not answer"
+        )
+        raise VmError(
+            "the guest %s %s.\nQEMU: %s\nEnd of its console:\n%s"
+            % (self.name, state, _tail(self._log), _tail(self._console))
+        )
 
     def ssh(self, command: str) -> str:
         """The output of a shell command in the guest; VmError if it fails."""
         argv = ["ssh", *SSH_OPTIONS, "-i", str(self._key), "-p", str(self.port), "root@127.0.0.1", command]
-        result = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120, check=False)
+        result = subprocess.run(
+            argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120, check=False
+        )
         if result.returncode:
-            raise VmError("%s: %s: exit code %d: %s" % (self.name, command, result.returncode, (result.stdout + result.stderr).strip()))
+            raise VmError(
+                "%s: %s: exit code %d: %s"
+                % (self.name, command, result.returncode, (result.stdout + result.stderr).strip())
+            )
         return result.stdout
 
     def inventory_line(self) -> str:
         """The guest as a host of an INI inventory."""
-        variables = "ansible_host=127.0.0.1 ansible_port=%d ansible_user=root ansible_ssh_private_key_file=%s" % (self.port, self._key)
-        return "%s %s ansible_python_interpreter=/usr/bin/python3 ansible_ssh_common_args='%s'" % (self.name, variables, " ".join(SSH_OPTIONS))
+        variables = "ansible_host=127.0.0.1 ansible_port=%d ansible_user=root ansible_ssh_private_key_file=%s" % (
+            self.port,
+            self._key,
+        )
+        return "%s %s ansible_python_interpreter=/usr/bin/python3 ansible_ssh_common_args='%s'" % (
+            self.name,
+            variables,
+            " ".join(SSH_OPTIONS),
+        )
 
     def stop(self) -> None:
         """End QEMU."""

@@ -1,4 +1,6 @@
-"""The disk that the virtual machines boot from, and their kernel: made from Debian's packages, cached in .test-hosts/vm."""
+"""The disk that the virtual machines boot from, and their kernel: made from Debian's packages, cached in
+.test-hosts/vm."""
+
 from __future__ import annotations
 
 import fcntl
@@ -38,7 +40,9 @@ def ensure(state: Path) -> Image:
     tree = rootfs.ensure(RELEASE, state)
     key = machine.ssh_key(state)
     public = Path(str(key) + ".pub").read_bytes()
-    version = hashlib.sha256(b"\0".join([tree.name.encode(), KERNEL.encode(), INIT.read_bytes(), public, b"1"])).hexdigest()[:10]
+    version = hashlib.sha256(
+        b"\0".join([tree.name.encode(), KERNEL.encode(), INIT.read_bytes(), public, b"1"])
+    ).hexdigest()[:10]
     directory = state / "vm"
     directory.mkdir(parents=True, exist_ok=True)
     final = directory / version
@@ -79,13 +83,27 @@ def _make(source: Path, public: bytes, target: Path) -> None:
 def _kernel(tree: Path, vmlinuz: Path) -> None:
     """Unpack the kernel and its modules. Not installed: that would make an initramfs, which nothing needs."""
     shutil.copy("/etc/resolv.conf", tree / "etc/resolv.conf")
-    fetch = ["chroot", str(tree), "apt-get", "-q", "-y", "--no-install-recommends", "--download-only", "install", KERNEL]
-    if subprocess.run(fetch, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False).returncode:
+    fetch = [
+        "chroot",
+        str(tree),
+        "apt-get",
+        "-q",
+        "-y",
+        "--no-install-recommends",
+        "--download-only",
+        "install",
+        KERNEL,
+    ]
+    if subprocess.run(
+        fetch, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False
+    ).returncode:
         _run("chroot", str(tree), "apt-get", "-q", "update")
         _run(*fetch)
     packages = list((tree / "var/cache/apt/archives").glob("linux-image-[0-9]*-cloud-amd64_*.deb"))
     if len(packages) != 1:
-        raise ImageError("%s brought %s instead of one kernel" % (KERNEL, [package.name for package in packages] or "nothing"))
+        raise ImageError(
+            "%s brought %s instead of one kernel" % (KERNEL, [package.name for package in packages] or "nothing")
+        )
     # Beside the tree: extracting into it would replace the link /lib by a directory.
     unpacked = tree.with_name("kernel")
     _run("dpkg-deb", "-x", str(packages[0]), str(unpacked))
@@ -97,7 +115,9 @@ def _kernel(tree: Path, vmlinuz: Path) -> None:
 
 
 def _run(*argv: str) -> None:
-    result = subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    result = subprocess.run(
+        argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+    )
     if result.returncode:
         raise ImageError("%s: %s" % (" ".join(argv), result.stdout.strip()[-1500:]))
 

@@ -1,8 +1,9 @@
 """Takes out of a bundle what identifies a machine: UUIDs, serial numbers, MAC and IP addresses, the host name.
 
-The same value becomes the same replacement everywhere, so that what belongs together still does. PCI addresses, names of cards,
-versions and sizes stay: they are the evidence.
+The same value becomes the same replacement everywhere, so that what belongs together still does. PCI addresses, names
+of cards, versions and sizes stay: they are the evidence.
 """
+
 from __future__ import annotations
 
 import json
@@ -21,7 +22,8 @@ _HARMLESS_ADDRESS = re.compile(r"^(?:127\.|0\.0\.0\.0$|255\.)")
 
 
 def anonymise(text: str, host: str = "host") -> str:
-    """The text of a bundle without identifiers; `host` is the name that it gets. ValueError if the first line is no manifest."""
+    """The text of a bundle without identifiers; `host` is the name that it gets. ValueError if the first line is no
+    manifest."""
     manifest = json.loads(text.split("\n", 1)[0])
     if not isinstance(manifest, dict):
         raise ValueError("the first line is no manifest")

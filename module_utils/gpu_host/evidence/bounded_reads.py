@@ -1,8 +1,10 @@
 """Reads that can block for ever, made by a child that is left behind when it does not answer.
 
-The kernel takes a process's memory lock for /proc/PID/cmdline and environ. A process that is stuck with that lock held (in the driver, on a
-dead file server) blocks whoever reads them, and a thread of ours that waits there would keep this process from ending as well.
+The kernel takes a process's memory lock for /proc/PID/cmdline and environ. A process that is stuck with that lock held
+(in the driver, on a dead file server) blocks whoever reads them, and a thread of ours that waits there would keep this
+process from ending as well.
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -64,8 +66,11 @@ class BoundedReader:
             assert child.stdin is not None  # for mypy: it is a pipe
             child.stdin.write(json.dumps([path, limit]).encode() + b"\n")
             child.stdin.flush()
-            # Many such processes must not make a run endless: each one that does not answer shortens the wait for the next.
-            number, length = json.loads(self._take_line(max(SHORTEST_SECONDS, self._seconds / (1 + len(self._unanswered)))))
+            # Many such processes must not make a run endless: each one that does not answer shortens the wait for the
+            # next.
+            number, length = json.loads(
+                self._take_line(max(SHORTEST_SECONDS, self._seconds / (1 + len(self._unanswered))))
+            )
             data = self._take(length, self._seconds)
         except ReadTimeout:
             self._unanswered.add(directory)
@@ -99,7 +104,12 @@ class BoundedReader:
         if self._child is None:
             words = [sys.executable or "python3", "-I", "-S", "-c", _CHILD]
             self._child = subprocess.Popen(
-                words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, cwd="/", start_new_session=True
+                words,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                cwd="/",
+                start_new_session=True,
             )
             self._take_line(START_SECONDS)
         return self._child

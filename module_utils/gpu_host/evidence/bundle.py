@@ -2,7 +2,8 @@
 
 The first line is the manifest::
 
-    {"bundle": 1, "host": "gpu1", "captured_at": 1790000000.0, "uid": 0, "tool": "…", "reconstructed": false, "note": ""}
+    {"bundle": 1, "host": "gpu1", "captured_at": 1790000000.0, "uid": 0, "tool": "…", "reconstructed": false, "note":
+    ""}
 
 Every further line is one answer of the evidence interface::
 
@@ -13,6 +14,7 @@ Every further line is one answer of the evidence interface::
 
 What a bundle does not hold is "not captured", which is never the same as "absent".
 """
+
 from __future__ import annotations
 
 import base64
@@ -71,7 +73,14 @@ class RecordingEvidence(Evidence):
         self._source.abandon()
 
     def fetch(
-        self, method: str, url: str, body: bytes | None = None, *, headers: Mapping[str, str] | None = None, timeout: float = 10.0, label: str = ""
+        self,
+        method: str,
+        url: str,
+        body: bytes | None = None,
+        *,
+        headers: Mapping[str, str] | None = None,
+        timeout: float = 10.0,
+        label: str = "",
     ) -> Fetched:
         fetched = self._source.fetch(method, url, body, headers=headers, timeout=timeout, label=label)
         self._keep(("fetch", fetched.name), encode_fetched(fetched))
@@ -126,7 +135,14 @@ class BundleEvidence(Evidence):
         return self._runs.get(key) or Outcome(key, NOT_CAPTURED, reason="the bundle does not hold this command")
 
     def fetch(
-        self, method: str, url: str, body: bytes | None = None, *, headers: Mapping[str, str] | None = None, timeout: float = 10.0, label: str = ""
+        self,
+        method: str,
+        url: str,
+        body: bytes | None = None,
+        *,
+        headers: Mapping[str, str] | None = None,
+        timeout: float = 10.0,
+        label: str = "",
     ) -> Fetched:
         missing = Fetched(method, url, NOT_CAPTURED, label=label, reason="the bundle does not hold this request")
         return self._fetches.get(missing.name) or missing
@@ -173,11 +189,14 @@ def parse(data: bytes, path: str = "bundle") -> BundleEvidence:
         raise BundleError("%s: the file is empty. Copy or capture it again." % path)
     lines = data.decode("utf-8", "replace").split("\n")
     if not lines[0].startswith("{"):
-        raise BundleError("%s: not a bundle: neither gzip nor JSON. capture.yml writes one; name that file in gpu_host_bundle." % path)
+        raise BundleError(
+            "%s: not a bundle: neither gzip nor JSON. capture.yml writes one; name that file in gpu_host_bundle." % path
+        )
     manifest = _json_object(lines[0], path, 1)
     if manifest.get("bundle") != FORMAT:
         raise BundleError(
-            "%s line 1: not a bundle manifest of format %d (found %r). Capture it again with capture.yml." % (path, FORMAT, manifest.get("bundle"))
+            "%s line 1: not a bundle manifest of format %d (found %r). Capture it again with capture.yml."
+            % (path, FORMAT, manifest.get("bundle"))
         )
     if not isinstance(manifest.get("captured_at", 0.0), (int, float)):
         raise BundleError("%s line 1: captured_at is no number of seconds: %r." % (path, manifest["captured_at"]))
@@ -243,11 +262,20 @@ def _decode_bytes(record: dict[str, Any], name: str) -> bytes | None:
 
 
 def _without_defaults(record: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in record.items() if not (value is None or value is False or value == "") or key in ("text", "stdout")}
+    return {
+        key: value
+        for key, value in record.items()
+        if not (value is None or value is False or value == "") or key in ("text", "stdout")
+    }
 
 
 def encode_reading(reading: Reading) -> dict[str, Any]:
-    record: dict[str, Any] = {"read": reading.path, "status": reading.status, "truncated": reading.truncated, "reason": reading.reason}
+    record: dict[str, Any] = {
+        "read": reading.path,
+        "status": reading.status,
+        "truncated": reading.truncated,
+        "reason": reading.reason,
+    }
     if reading.data is not None:
         record.update(_encode_bytes(reading.data, "text"))
     return _without_defaults(record)
@@ -274,7 +302,12 @@ def _decode_listing(record: dict[str, Any]) -> Listing:
 
 
 def encode_outcome(outcome: Outcome) -> dict[str, Any]:
-    record: dict[str, Any] = {"run": list(outcome.argv), "status": outcome.status, "reason": outcome.reason, "truncated": outcome.truncated}
+    record: dict[str, Any] = {
+        "run": list(outcome.argv),
+        "status": outcome.status,
+        "reason": outcome.reason,
+        "truncated": outcome.truncated,
+    }
     record.update(_encode_bytes(outcome.stdout, "stdout"))
     record.update(_encode_bytes(outcome.stderr, "stderr"))
     return {**_without_defaults(record), "rc": outcome.rc, "seconds": outcome.seconds}

@@ -1,4 +1,5 @@
 """A command under a time limit that holds whatever the command does, and what is known of one that cannot be ended."""
+
 from __future__ import annotations
 
 import contextlib
@@ -26,7 +27,9 @@ class Command:
     """Output goes to files, not pipes: a pipe held open by an unkillable grandchild
     would hang us as surely as the driver hung it."""
 
-    def __init__(self, argv: tuple[str, ...], process: subprocess.Popen[bytes], out: IO[bytes], err: IO[bytes], timeout: float) -> None:
+    def __init__(
+        self, argv: tuple[str, ...], process: subprocess.Popen[bytes], out: IO[bytes], err: IO[bytes], timeout: float
+    ) -> None:
         self._argv = argv
         self._process = process
         self._out = out
@@ -41,7 +44,7 @@ class Command:
         program = shutil.which(argv[0], path=path)
         if program is None:
             return Outcome(argv, ABSENT, reason="no program %s on the search path" % argv[0])
-        out, err = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115 finish() or end() closes them
+        out, err = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115  finish() or end() closes them
         environment = dict(os.environ, LC_ALL="C", LANGUAGE="", PATH=path)
         try:
             process = subprocess.Popen(
@@ -52,9 +55,13 @@ class Command:
                 env=environment,
                 cwd="/",
                 start_new_session=True,
-                preexec_fn=_limit_file_size,  # noqa: PLW1509 one system call, and no thread of ours holds a lock
+                preexec_fn=_limit_file_size,  # noqa: PLW1509  one system call, and no thread of ours holds a lock
             )
-        except (OSError, ValueError, subprocess.SubprocessError) as error:  # not for this processor, too long, no more processes
+        except (
+            OSError,
+            ValueError,
+            subprocess.SubprocessError,
+        ) as error:  # not for this processor, too long, no more processes
             out.close()
             err.close()
             status = status_of(error) if isinstance(error, OSError) else FAILED

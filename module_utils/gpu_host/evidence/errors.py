@@ -1,4 +1,5 @@
 """What could not be read or understood, kept beside the facts: the reason why a fact is unknown."""
+
 from __future__ import annotations
 
 from typing import Any

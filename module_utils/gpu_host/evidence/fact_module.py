@@ -1,4 +1,5 @@
 """What every facts module does around its readers: keep the evidence where a bundle is asked for, and answer Ansible."""
+
 from __future__ import annotations
 
 import os
@@ -16,8 +17,11 @@ Params = dict[str, Any]
 ARGUMENTS: dict[str, dict[str, Any]] = {"bundle": {"type": "path"}, "capture": {"type": "bool", "default": False}}
 
 
-def result(tool: str, key: str, evidence: Evidence, params: Params, gather: Callable[[Evidence], Any]) -> dict[str, Any]:
-    """The module's result: what `gather` reads from `evidence` under `key`, and with ``capture`` the bundle that `tool` wrote.
+def result(
+    tool: str, key: str, evidence: Evidence, params: Params, gather: Callable[[Evidence], Any]
+) -> dict[str, Any]:
+    """The module's result: what `gather` reads from `evidence` under `key`, and with ``capture`` the bundle that `tool`
+    wrote.
 
     `gather` is given a recorder in the place of the evidence; nothing that it reads otherwise is in the bundle.
     """
@@ -34,7 +38,8 @@ def main(
     facts: Callable[[Evidence, Params], dict[str, Any]],
     live: Callable[[Params], Evidence] = lambda _params: LiveEvidence(),
 ) -> None:
-    """Run as a module: `facts` of the bundle if one is named, else of the `live` host. A ValueError is the user's to mend."""
+    """Run as a module: `facts` of the bundle if one is named, else of the `live` host. A ValueError is the user's to
+    mend."""
     module = AnsibleModule(argument_spec=arguments, supports_check_mode=True)
     try:
         evidence = bundles.load(module.params["bundle"]) if module.params["bundle"] else live(module.params)

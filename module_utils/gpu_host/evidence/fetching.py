@@ -1,8 +1,9 @@
 """One HTTP request of a live host: bounded in time and size whatever the other side does, and never an exception.
 
-`http.client` limits each read, not the whole answer; a server that sends a byte a minute would hold us for ever. So every read has
-the time that is left.
+`http.client` limits each read, not the whole answer; a server that sends a byte a minute would hold us for ever. So
+every read has the time that is left.
 """
+
 from __future__ import annotations
 
 import http.client
@@ -18,7 +19,9 @@ from .interface import ABSENT, FAILED, OK, TIMEOUT, Fetched
 ANSWER_LIMIT_BYTES = 4 * 1024 * 1024
 
 
-def fetch(method: str, url: str, body: bytes | None, *, headers: Mapping[str, str], timeout: float, label: str) -> Fetched:
+def fetch(
+    method: str, url: str, body: bytes | None, *, headers: Mapping[str, str], timeout: float, label: str
+) -> Fetched:
     """The answer to one request, of any code. Connection refused is ``absent``: nobody listens there."""
     began = time.monotonic()
     try:
@@ -27,7 +30,9 @@ def fetch(method: str, url: str, body: bytes | None, *, headers: Mapping[str, st
     except ValueError as error:
         return Fetched(method, url, FAILED, label=label, reason="no usable address: %s" % error)
     try:
-        connection.request(method, (parts.path or "/") + ("?" + parts.query if parts.query else ""), body, dict(headers))
+        connection.request(
+            method, (parts.path or "/") + ("?" + parts.query if parts.query else ""), body, dict(headers)
+        )
         answer = connection.getresponse()
         data, first, status = _body(answer, connection.sock, began, timeout)
         return Fetched(
@@ -36,9 +41,13 @@ def fetch(method: str, url: str, body: bytes | None, *, headers: Mapping[str, st
             "the answer did not end within %g s" % timeout if status == TIMEOUT else "",
         )  # fmt: skip
     except ConnectionRefusedError:
-        return Fetched(method, url, ABSENT, label=label, seconds=_since(began), reason="connection refused: nothing listens there")
+        return Fetched(
+            method, url, ABSENT, label=label, seconds=_since(began), reason="connection refused: nothing listens there"
+        )
     except (TimeoutError, socket.timeout):
-        return Fetched(method, url, TIMEOUT, label=label, seconds=_since(began), reason="no answer within %g s" % timeout)
+        return Fetched(
+            method, url, TIMEOUT, label=label, seconds=_since(began), reason="no answer within %g s" % timeout
+        )
     except (OSError, http.client.HTTPException, ValueError) as error:
         why = "%s: %s" % (type(error).__name__, error or "the connection was closed")
         return Fetched(method, url, FAILED, label=label, seconds=_since(began), reason=why)
@@ -47,13 +56,15 @@ def fetch(method: str, url: str, body: bytes | None, *, headers: Mapping[str, st
 
 
 def redact(method: str, data: bytes) -> bytes:
-    """What a server says of itself may hold keys. What it generates from our own prompt holds lists of "tokens" instead."""
+    """What a server says of itself may hold keys. What it generates from our own prompt holds lists of "tokens"
+    instead."""
     return data if method == "POST" else secrets.redact_text(data)
 
 
 def _connection(scheme: str, host: str, port: int | None, timeout: float) -> http.client.HTTPConnection:
     if scheme == "https":
-        # The server's own certificate on its own address: what is asked is whether it answers, and the key goes nowhere else.
+        # The server's own certificate on its own address: what is asked is whether it answers, and the key goes nowhere
+        # else.
         context = ssl.create_default_context()
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
@@ -61,7 +72,9 @@ def _connection(scheme: str, host: str, port: int | None, timeout: float) -> htt
     return http.client.HTTPConnection(host, port, timeout=timeout)
 
 
-def _body(answer: http.client.HTTPResponse, sock: socket.socket | None, began: float, timeout: float) -> tuple[bytes, float | None, str]:
+def _body(
+    answer: http.client.HTTPResponse, sock: socket.socket | None, began: float, timeout: float
+) -> tuple[bytes, float | None, str]:
     """The bytes, the seconds until the first of them, and ``ok`` or ``timeout``."""
     chunks: list[bytes] = []
     size, first = 0, None

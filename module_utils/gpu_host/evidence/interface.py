@@ -1,8 +1,10 @@
-"""Evidence: what a host shows, asked for in four ways: ``read`` a file, ``list`` a directory, ``run`` a command, ``fetch`` from a server on it.
+"""Evidence: what a host shows, asked for in four ways: ``read`` a file, ``list`` a directory, ``run`` a command,
+``fetch`` from a server on it.
 
-A live host (``live.py``) and a recorded one (``bundle.py``) answer the same calls with the same types, so a reader cannot tell
-them apart. No call ever raises for what it finds: the status of the answer says what happened.
+A live host (``live.py``) and a recorded one (``bundle.py``) answer the same calls with the same types, so a reader
+cannot tell them apart. No call ever raises for what it finds: the status of the answer says what happened.
 """
+
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -14,7 +16,8 @@ ABSENT = "absent"  # the file, directory or program is not there
 DENIED = "denied"  # it is there and this user may not have it
 FAILED = "failed"  # the kernel refused for another reason; `reason` says which
 NOT_CAPTURED = "not_captured"  # a bundle does not hold it: neither there nor absent
-TIMEOUT = "timeout"  # a command that was ended by us after its time limit, a file of a process that the kernel did not give in time
+# a command that was ended by us after its time limit, a file of a process that the kernel did not give in time
+TIMEOUT = "timeout"
 # Status of a command only.
 HUNG = "hung"  # could not even be killed (uninterruptible sleep in the kernel); left behind
 
@@ -98,7 +101,8 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Fetched:
-    """One HTTP answer. ``ok`` means that there was a whole answer, of any `code`; ``absent`` that nothing listens there.
+    """One HTTP answer. ``ok`` means that there was a whole answer, of any `code`; ``absent`` that nothing listens
+    there.
 
     `label` tells repeated requests to one address apart. `first_byte_s`: seconds until the first byte of the body.
     """
@@ -148,7 +152,14 @@ class Evidence:
         """End every command that was started and whose result nobody collected."""
 
     def fetch(
-        self, method: str, url: str, body: bytes | None = None, *, headers: Mapping[str, str] | None = None, timeout: float = 10.0, label: str = ""
+        self,
+        method: str,
+        url: str,
+        body: bytes | None = None,
+        *,
+        headers: Mapping[str, str] | None = None,
+        timeout: float = 10.0,
+        label: str = "",
     ) -> Fetched:
         """One HTTP request. `headers` may hold a key: they are never recorded."""
         raise NotImplementedError

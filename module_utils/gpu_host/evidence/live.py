@@ -1,4 +1,5 @@
 """The evidence of the host that this process runs on."""
+
 from __future__ import annotations
 
 import os
@@ -7,7 +8,19 @@ import time
 from collections.abc import Mapping, Sequence
 
 from . import bounded_reads, commands, fetching, secrets
-from .interface import FAILED, OK, READ_LIMIT_BYTES, TIMEOUT, Entry, Evidence, Fetched, Listing, Outcome, Reading, status_of
+from .interface import (
+    FAILED,
+    OK,
+    READ_LIMIT_BYTES,
+    TIMEOUT,
+    Entry,
+    Evidence,
+    Fetched,
+    Listing,
+    Outcome,
+    Reading,
+    status_of,
+)
 
 
 class LiveEvidence(Evidence):
@@ -84,7 +97,14 @@ class LiveEvidence(Evidence):
         self._bounded.close()
 
     def fetch(
-        self, method: str, url: str, body: bytes | None = None, *, headers: Mapping[str, str] | None = None, timeout: float = 10.0, label: str = ""
+        self,
+        method: str,
+        url: str,
+        body: bytes | None = None,
+        *,
+        headers: Mapping[str, str] | None = None,
+        timeout: float = 10.0,
+        label: str = "",
     ) -> Fetched:
         return fetching.fetch(method, url, body, headers=headers or {}, timeout=timeout, label=label)
 

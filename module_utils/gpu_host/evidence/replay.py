@@ -1,4 +1,5 @@
 """Facts of a recorded host, computed on the controller by the very code that runs on a live one."""
+
 from __future__ import annotations
 
 import functools
@@ -15,7 +16,8 @@ from . import bundle as bundles
 def facts(module_path: str, arguments: dict[str, Any], bundle_path: str) -> dict[str, Any]:
     """The result of the facts module at `module_path` for the evidence in `bundle_path`.
 
-    The module has ``facts(evidence, params) -> result`` and ARGUMENT_SPEC. ValueError (BundleError) names what is wrong.
+    The module has ``facts(evidence, params) -> result`` and ARGUMENT_SPEC. ValueError (BundleError) names what is
+    wrong.
     """
     module = _module(module_path)
     validation = ArgumentSpecValidator(module.ARGUMENT_SPEC).validate(arguments)

@@ -1,8 +1,9 @@
 """What must not leave a host: secrets in environments, command lines and logs, replaced before anyone sees them.
 
-Applied by the evidence layer itself, live and recorded alike, so facts, bundles and reports never hold them. Masking what
-is masked already changes nothing.
+Applied by the evidence layer itself, live and recorded alike, so facts, bundles and reports never hold them. Masking
+what is masked already changes nothing.
 """
+
 from __future__ import annotations
 
 import re
@@ -20,7 +21,8 @@ _ALLOWED_ENVIRONMENT = re.compile(
 _SECRET_ENVIRONMENT = re.compile(rb"(?i)token|key|secret|passw|passphrase|credential|cookie|(?:^|_)auth")
 
 _SECRET_WORD = (
-    rb"(?:api[-_]?keys?|tokens?|secrets?|passw(?:or)?ds?|passwd|passphrase|credentials?|private[-_]?keys?|access[-_]?keys?|auth[-_]?keys?|secret[-_]?keys?)"
+    rb"(?:api[-_]?keys?|tokens?|secrets?|passw(?:or)?ds?|passwd|passphrase|credentials?"
+    rb"|private[-_]?keys?|access[-_]?keys?|auth[-_]?keys?|secret[-_]?keys?)"
 )
 _SECRET_NAME = re.compile(rb"(?i)(?:^|[-_.])" + _SECRET_WORD + rb"(?:$|[-_.])")
 # Names with a secret word that hold a number or a path, not a secret: --max-tokens 5, --tokenizer-path X.
@@ -34,11 +36,29 @@ _COUNT = re.compile(rb"\d+(?:\.\d+)?[%kKmM]?")
 
 # A value: a list, a quoted text with escapes, or the characters up to the next separator.
 _VALUE = rb"(?P<value>\[[^\]]*\]?|\"(?:[^\"\\]|\\.)*\"?|'(?:[^'\\]|\\.)*'?|[^\s'\",;)}\]]+)"
-_NAME = rb"(?<![A-Za-z0-9_.-])(?P<name>%s[A-Za-z0-9_.-]{0,60}?" + _SECRET_WORD + rb"(?:[-_.][A-Za-z0-9_.-]{0,30})?)(?![A-Za-z0-9_])"
+_NAME = (
+    rb"(?<![A-Za-z0-9_.-])(?P<name>%s[A-Za-z0-9_.-]{0,60}?"
+    + _SECRET_WORD
+    + rb"(?:[-_.][A-Za-z0-9_.-]{0,30})?)(?![A-Za-z0-9_])"
+)
 _WORDS = (b"key", b"token", b"secret", b"passw", b"passphrase", b"credential")
-_PREFIXES = (b"hf_", b"sk-", b"nvapi-", b"glpat-", b"ghp_", b"gho_", b"ghu_", b"ghs_", b"ghr_", b"github_pat_", b"xox", b"akia", b"eyj")
-# Signs (in lower case) of a line on which a rule can match, and the rule. Most lines of most files hold no sign, and a kernel
-# log has many lines.
+_PREFIXES = (
+    b"hf_",
+    b"sk-",
+    b"nvapi-",
+    b"glpat-",
+    b"ghp_",
+    b"gho_",
+    b"ghu_",
+    b"ghs_",
+    b"ghr_",
+    b"github_pat_",
+    b"xox",
+    b"akia",
+    b"eyj",
+)
+# Signs (in lower case) of a line on which a rule can match, and the rule. Most lines of most files hold no sign, and a
+# kernel log has many lines.
 _TEXT_RULES = (
     # api_key='VALUE', "hf_token": "VALUE", HF_TOKEN=VALUE, X-API-Key: VALUE, --api-key=VALUE
     (_WORDS, re.compile(rb"(?i)(?P<keep>" + _NAME % rb"-{0,2}" + rb"\\?['\"]?\s*[=:]\s*\\?)" + _VALUE)),
@@ -57,7 +77,6 @@ _TEXT_RULES = (
 )
 _SIGNS = tuple(dict.fromkeys(sign for signs, _rule in _TEXT_RULES for sign in signs))
 _PRIVATE_KEY = re.compile(rb"(-----BEGIN [A-Z ]*PRIVATE KEY-----).*?(-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL)
-
 
 
 def redact_file(path: str, data: bytes) -> bytes:

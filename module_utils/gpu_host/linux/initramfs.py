@@ -1,4 +1,5 @@
 """Whether the initramfs of the running kernel holds the module configuration that the files hold now."""
+
 from __future__ import annotations
 
 import re
@@ -15,9 +16,10 @@ _CONCERNS_GPU = re.compile(r"nvidia|nouveau|vfio", re.IGNORECASE)
 
 
 def gather(evidence: Evidence, errors: Errors, configuration: modprobe.Configuration) -> dict[str, Any]:
-    """Facts: `path` (None if there is none), `modified` (seconds since 1970), `older_than` (modprobe.d files about GPUs that
-    were changed later), `modules` (GPU modules inside; None if not looked), `stale` (True: an early load would use old options;
-    False; None: unknown).
+    """Facts: `path` (None if there is none), `modified` (seconds since 1970), `older_than` (modprobe.d files about GPUs
+    that
+    were changed later), `modules` (GPU modules inside; None if not looked), `stale` (True: an early load would use old
+    options; False; None: unknown).
 
     The listing of an initramfs takes seconds, so it is only asked for when a file is newer than it.
     """
@@ -34,7 +36,9 @@ def gather(evidence: Evidence, errors: Errors, configuration: modprobe.Configura
     facts.update(path="/boot/" + name, modified=boot.entries[name].modified)
     if facts["modified"] is None:
         return facts
-    later = [path for path, changed in configuration.files.items() if changed is not None and changed > facts["modified"]]
+    later = [
+        path for path, changed in configuration.files.items() if changed is not None and changed > facts["modified"]
+    ]
     newer = [path for path in later if _concerns_gpu(path, configuration)]
     facts["older_than"] = newer
     if not newer:
@@ -60,7 +64,11 @@ def _modules_inside(evidence: Evidence, errors: Errors, path: str) -> list[str] 
             return sorted({match.replace("-", "_") for match in _GPU_MODULES.findall(outcome.text)})
         if outcome.ok:
             said = outcome.error_text.strip()[:200]
-            errors.add("%s %s" % (program, path), "ended with exit code %s: %s" % (outcome.rc, said), needs_root="ermission" in said)
+            errors.add(
+                "%s %s" % (program, path),
+                "ended with exit code %s: %s" % (outcome.rc, said),
+                needs_root="ermission" in said,
+            )
         else:
             errors.unanswered(outcome, absent_is_fine=True)
     errors.add(path, "its content is unknown: lsinitramfs or lsinitrd gave no list")

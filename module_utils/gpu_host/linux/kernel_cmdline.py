@@ -1,4 +1,5 @@
 """Kernel command lines: the running one, and those that the boot loader's files hold for the next boot."""
+
 from __future__ import annotations
 
 import re
@@ -18,7 +19,8 @@ _ASSIGNMENT = re.compile(r"[ \t]*(?:export[ \t]+)?(?P<name>[A-Z_][A-Z0-9_]*)=")
 
 def parse(text: str) -> list[dict[str, Any]]:
     """The parameters in order: `[{name, value}]`, value None for a bare word. Split as the kernel does (double quotes);
-    dashes in names become underscores as the kernel compares them. What follows `--` belongs to init and is left out."""
+    dashes in names become underscores as the kernel compares them. What follows `--` belongs to init and is left
+    out."""
     found = []
     for word in modprobe.split_words(text):
         if word == "--":
@@ -50,7 +52,8 @@ def module_parameters(parameters: list[dict[str, Any]]) -> list[tuple[str, str, 
 
 
 def shell_assignments(text: str, names: tuple[str, ...]) -> dict[str, str]:
-    """Values of simple shell assignments in `text`, as sourcing the file would leave them: quotes may span lines, a later
+    """Values of simple shell assignments in `text`, as sourcing the file would leave them: quotes may span lines, a
+    later
     one wins, `NAME="$NAME more"` adds. Anything else that a shell can do is not followed."""
     found: dict[str, str] = {}
     position = 0

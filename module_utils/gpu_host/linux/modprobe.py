@@ -1,8 +1,10 @@
-"""modprobe.d semantics, as kmod's libkmod-config.c has them: which option files count, in which order, and what they say.
+"""modprobe.d semantics, as kmod's libkmod-config.c has them: which option files count, in which order, and what they
+say.
 
 A file in an earlier directory hides one of the same name in a later directory. The rest are read in the order of their
 names as bytes. Options of one module add up; for one parameter the last word wins.
 """
+
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -11,7 +13,13 @@ from dataclasses import dataclass, field
 from ..evidence.errors import Errors
 from ..evidence.interface import Evidence
 
-DIRECTORIES = ("/etc/modprobe.d", "/run/modprobe.d", "/usr/local/lib/modprobe.d", "/usr/lib/modprobe.d", "/lib/modprobe.d")
+DIRECTORIES = (
+    "/etc/modprobe.d",
+    "/run/modprobe.d",
+    "/usr/local/lib/modprobe.d",
+    "/usr/lib/modprobe.d",
+    "/lib/modprobe.d",
+)
 _FILE_LIMIT = 1 << 20
 
 
@@ -60,7 +68,11 @@ class Configuration:
 
     def blacklisted(self, module: str) -> list[Command]:
         """The lines that keep `module` from being loaded for a device: `blacklist M`, or `install M /bin/false`."""
-        return [command for command in self.commands if command.module == module and (command.verb == "blacklist" or _installs_nothing(command))]
+        return [
+            command
+            for command in self.commands
+            if command.module == module and (command.verb == "blacklist" or _installs_nothing(command))
+        ]
 
 
 def module_name(text: str) -> str:

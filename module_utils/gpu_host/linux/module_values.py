@@ -1,5 +1,6 @@
 """Values of module parameters, made comparable: what the running module shows against what a file or the kernel
 command line asks for."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -33,7 +34,11 @@ def configured(name: str, text: str | None, shown: Any = None) -> bool | int | s
         return text
     number = _number(text, text)
     # The driver prints its signed "-1" (decide yourself) as an unsigned number.
-    return number + (1 << 32) if isinstance(number, int) and number < 0 and isinstance(shown, int) and shown >= 0 else number
+    return (
+        number + (1 << 32)
+        if isinstance(number, int) and number < 0 and isinstance(shown, int) and shown >= 0
+        else number
+    )
 
 
 def _number(text: str, otherwise: str) -> int | str:

@@ -1,4 +1,5 @@
 """Version numbers of drivers, toolkits and kernels, compared as numbers: 440.100 is newer than 440.95.01."""
+
 from __future__ import annotations
 
 import re

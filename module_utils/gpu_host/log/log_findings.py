@@ -1,4 +1,5 @@
 """Turns the lines of a kernel log into findings: what happened, to which device, how often, when first and last."""
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
@@ -52,7 +53,15 @@ class Findings:
                 groups = match.groupdict()
                 address = gpu_addresses.normal_form(groups.get("address") or "")
                 code = groups.get("code")
-                self._note(pattern.kind, address, code, line, driver=groups.get("driver"), rest=groups.get("rest"), detail=groups.get("detail"))
+                self._note(
+                    pattern.kind,
+                    address,
+                    code,
+                    line,
+                    driver=groups.get("driver"),
+                    rest=groups.get("rest"),
+                    detail=groups.get("detail"),
+                )
                 return
 
     def _several_lines(self, line: Line) -> bool:
@@ -61,7 +70,13 @@ class Findings:
             return False
         region = log_patterns.INVALID_REGION.search(text)
         if region:
-            self._note("bar_unassigned", gpu_addresses.normal_form(region["address"]), "BAR " + region["bar"], line, driver="nvidia")
+            self._note(
+                "bar_unassigned",
+                gpu_addresses.normal_form(region["address"]),
+                "BAR " + region["bar"],
+                line,
+                driver="nvidia",
+            )
             return True
         subject = log_patterns.THE_GPU.search(text)
         if subject:
@@ -69,7 +84,14 @@ class Findings:
         if self._subject and self._number - self._subject[1] <= _MULTI_LINE_REACH:
             for kind, ending in log_patterns.ENDINGS:
                 if ending.search(text):
-                    self._note(kind, gpu_addresses.normal_form(self._subject[0]), None, self._subject[2], driver="nvidia", detail=text)
+                    self._note(
+                        kind,
+                        gpu_addresses.normal_form(self._subject[0]),
+                        None,
+                        self._subject[2],
+                        driver="nvidia",
+                        detail=text,
+                    )
                     self._subject = None
                     return True
         if log_patterns.API_MISMATCH.search(text):
@@ -81,7 +103,13 @@ class Findings:
         versions = log_patterns.HAS_VERSION.findall(" ".join(part.partition("NVRM: ")[2] for part in self._mismatch[0]))
         if len(versions) == 2:
             client, module = (version.rstrip(".") for version in versions)
-            self._note("api_mismatch", None, "%s, %s" % (client, module), self._mismatch[2], detail="client %s, module %s" % (client, module))
+            self._note(
+                "api_mismatch",
+                None,
+                "%s, %s" % (client, module),
+                self._mismatch[2],
+                detail="client %s, module %s" % (client, module),
+            )
             self._mismatch = None
         return True
 
@@ -163,7 +191,11 @@ class Findings:
 
     def _is_gpu(self, finding: dict[str, Any]) -> bool | None:
         """Whether the finding concerns a GPU; the driver's own messages always do."""
-        if finding["driver"] == "nvidia" or finding["address"] is None or finding["text"].startswith(("NVRM", "nvidia")):
+        if (
+            finding["driver"] == "nvidia"
+            or finding["address"] is None
+            or finding["text"].startswith(("NVRM", "nvidia"))
+        ):
             return True
         if finding["address"] in self._nvidia_in_log:
             return True
@@ -184,7 +216,12 @@ def _cause(finding: dict[str, Any], findings: list[dict[str, Any]]) -> str | Non
     anywhere = finding["kind"] == "sxid"  # the switch names its own address, not the GPU's
     for other in findings:
         kind = "fallen_off_bus" if other["xid"] == 79 else other["kind"]
-        if finding["kind"] == kind == "fallen_off_bus" and other["xid"] == 79 and finding["xid"] is None and other["address"] == finding["address"]:
+        if (
+            finding["kind"] == kind == "fallen_off_bus"
+            and other["xid"] == 79
+            and finding["xid"] is None
+            and other["address"] == finding["address"]
+        ):
             return "xid"  # the same event, said twice
         if kind in causes and other is not finding and (anywhere or other["address"] == finding["address"]):
             return str(kind)

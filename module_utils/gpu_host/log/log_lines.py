@@ -1,4 +1,6 @@
-"""Lines of a kernel log in every form that dmesg, the journal, syslog and /dev/kmsg write: the time stamp off, the text kept."""
+"""Lines of a kernel log in every form that dmesg, the journal, syslog and /dev/kmsg write: the time stamp off, the text
+kept."""
+
 from __future__ import annotations
 
 import re
@@ -10,9 +12,12 @@ LINE_LIMIT = 2048  # bytes; what follows in a longer line is of no use to anyone
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
-# What may stand before the text, tried in turn. Each is anchored and without nested repeats: time grows with the length only.
+# What may stand before the text, tried in turn. Each is anchored and without nested repeats: time grows with the length
+# only.
 _PRIORITY = re.compile(r"<\d{1,3}>|[a-z]{2,8} {0,4}:[a-z]{2,6} {0,4}: ")  # dmesg -r, dmesg -x
-_KMSG = re.compile(r"\d{1,4},\d+,(?P<usec>\d+),[^;]{0,80};")  # /dev/kmsg: priority, sequence, microseconds since boot, flags
+_KMSG = re.compile(
+    r"\d{1,4},\d+,(?P<usec>\d+),[^;]{0,80};"
+)  # /dev/kmsg: priority, sequence, microseconds since boot, flags
 _UNIX = re.compile(r"(?P<epoch>\d{9,11}\.\d{6}) ")  # journalctl -o short-unix
 _ISO = re.compile(r"(?P<text>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?) ")
 _SYSLOG = re.compile(r"(?P<text>[A-Z][a-z]{2} {1,2}\d{1,2} \d\d:\d\d:\d\d) ")
@@ -20,7 +25,9 @@ _SENDER = re.compile(r"\S{1,255} kernel: ?")
 _BOOT = re.compile(r"\[ {0,8}(?P<seconds>\d{1,10}\.\d{1,9})(?: <[ \d.]{1,20}>)?\](?:\[ {0,8}[TC]\d+\])? ?")
 _CTIME = re.compile(r"\[(?P<text>[A-Z][a-z]{2} [A-Z][a-z]{2} {1,2}\d{1,2} \d\d:\d\d:\d\d \d{4})\] ?")
 _HUMAN = re.compile(r"\[(?P<text>[A-Z][a-z]{2} ?\d{1,2} \d\d:\d\d)\] ?")  # dmesg -H, the first line of a minute
-_DELTA = re.compile(r"\[ {0,8}\+ {0,8}\d{1,10}\.\d{1,9}\] ?|\[<[ \d.]{1,20}>\] ?")  # dmesg -H and -d, since the line before
+_DELTA = re.compile(
+    r"\[ {0,8}\+ {0,8}\d{1,10}\.\d{1,9}\] ?|\[<[ \d.]{1,20}>\] ?"
+)  # dmesg -H and -d, since the line before
 
 
 @dataclass(frozen=True)
@@ -40,7 +47,8 @@ def utc(epoch: float) -> str:
 
 
 def lines(data: bytes, hint: re.Pattern[bytes], boot_time: float | None) -> Iterator[Line]:
-    """The lines of `data` that `hint` finds, in order. `boot_time` (seconds since 1970) turns stamps since boot into UTC.
+    """The lines of `data` that `hint` finds, in order. `boot_time` (seconds since 1970) turns stamps since boot into
+    UTC.
 
     A line without a stamp (a continuation) has the stamp of the line before it.
     """

@@ -1,8 +1,10 @@
 """Xid errors: what each number means and what NVIDIA says to do first.
 
 Actions after NVIDIA's Xid catalogue (docs.nvidia.com/deploy/xid-errors, analyzing-xid-catalog), names after its Xid
-documentation. Health checkers disagree about some numbers; this table follows NVIDIA except where `_OVERRIDES` says why.
+documentation. Health checkers disagree about some numbers; this table follows NVIDIA except where `_OVERRIDES` says
+why.
 """
+
 from __future__ import annotations
 
 import re
@@ -14,14 +16,26 @@ NOTICE = "notice"  # written down only
 
 # action -> (severity, what to do)
 ACTIONS = {
-    "RESTART_APP": (APPLICATION, "Restart the application; if it comes back with another application, suspect the GPU."),
+    "RESTART_APP": (
+        APPLICATION,
+        "Restart the application; if it comes back with another application, suspect the GPU.",
+    ),
     "IGNORE": (NOTICE, "No action: a consequence or a note."),
-    "RESET_GPU": (FATAL, "Stop what uses the GPU and reset it (nvidia-smi --gpu-reset -i ADDRESS); reboot if that is refused."),
-    "RESTART_BM": (FATAL, "Reboot the machine; if it comes back, power it off, reseat the card and its power cables, then replace it."),
+    "RESET_GPU": (
+        FATAL,
+        "Stop what uses the GPU and reset it (nvidia-smi --gpu-reset -i ADDRESS); reboot if that is refused.",
+    ),
+    "RESTART_BM": (
+        FATAL,
+        "Reboot the machine; if it comes back, power it off, reseat the card and its power cables, then replace it.",
+    ),
     "RESTART_VM": (FATAL, "Restart the virtual machine."),
     "WORKFLOW_48": (FATAL, "Uncorrectable memory error: reset the GPU, then look at the remapped rows."),
     "WORKFLOW_NVLINK": (FATAL, "NVLink error: look at nvidia-smi nvlink -s and -e, reset every GPU of the fabric."),
-    "WORKFLOW_NVLINK5": (FATAL, "NVLink error: the sub-code names the cause; reset the GPU, and the fabric if it is fatal."),
+    "WORKFLOW_NVLINK5": (
+        FATAL,
+        "NVLink error: the sub-code names the cause; reset the GPU, and the fabric if it is fatal.",
+    ),
     "WORKFLOW_45": (NOTICE, "Follows another error or the end of a process; look for the Xid before it."),
     "CHECK_MECHANICALS": (FATAL, "Check that the auxiliary power cables of the card are plugged in."),
     "UPDATE_SWFW": (FATAL, "Update the vGPU software on hypervisor and guest together."),

@@ -1,4 +1,5 @@
 """CUDA toolkits and compatibility libraries on the host."""
+
 from __future__ import annotations
 
 import json
@@ -16,15 +17,23 @@ _LD_CONF = "/etc/ld.so.conf.d"
 
 
 def gather(evidence: Evidence, errors: Errors, driver: str | None, minimum_toolkit: str | None) -> dict[str, Any]:
-    """Facts: `toolkits` ([{path, version, default, minimum_driver, runs, full}]): `runs` says whether its programs start on
-    this driver, `full` whether all it offers works; `unsupported_toolkits` (paths that do not run), `toolkits_too_old` (paths
-    whose compiler does not know the GPUs), `compat_libraries` ([{path, version}]), `compat_in_library_path`: whether the
-    dynamic linker is told to look into such a directory (cause of CUDA error 803 or 804). None where /usr/local is unknown.
+    """Facts: `toolkits` ([{path, version, default, minimum_driver, runs, full}]): `runs` says whether its programs
+    start on
+    this driver, `full` whether all it offers works; `unsupported_toolkits` (paths that do not run), `toolkits_too_old`
+    (paths whose compiler does not know the GPUs), `compat_libraries` ([{path, version}]), `compat_in_library_path`:
+    whether the dynamic linker is told to look into such a directory (cause of CUDA error 803 or 804). None where
+    /usr/local is unknown.
     """
     local = evidence.list("/usr/local")
     errors.unanswered(local, absent_is_fine=True)
     if not local.ok and local.status != "absent":
-        return {"toolkits": None, "unsupported_toolkits": None, "toolkits_too_old": None, "compat_libraries": None, "compat_in_library_path": None}
+        return {
+            "toolkits": None,
+            "unsupported_toolkits": None,
+            "toolkits_too_old": None,
+            "compat_libraries": None,
+            "compat_in_library_path": None,
+        }
     default = local.entries["cuda"].target if "cuda" in local.entries else None
     toolkits: list[dict[str, Any]] = []
     compat = []
@@ -39,7 +48,9 @@ def gather(evidence: Evidence, errors: Errors, driver: str | None, minimum_toolk
                 "path": path,
                 "version": version,
                 # Debian's alternatives lead through /etc/alternatives/cuda; a direct link names the directory.
-                "default": (default or "").rstrip("/").rpartition("/")[2] == name if default and "alternatives" not in default else None,
+                "default": (default or "").rstrip("/").rpartition("/")[2] == name
+                if default and "alternatives" not in default
+                else None,
                 "minimum_driver": driver_requirements.driver_for_cuda(version),
                 "runs": driver_requirements.runs_cuda(driver, version),
                 "full": versions.at_least(driver, driver_requirements.driver_for_cuda(version)),
@@ -52,7 +63,11 @@ def gather(evidence: Evidence, errors: Errors, driver: str | None, minimum_toolk
     return {
         "toolkits": toolkits,
         "unsupported_toolkits": [item["path"] for item in toolkits if item["runs"] is False],
-        "toolkits_too_old": [item["path"] for item in toolkits if minimum_toolkit and versions.at_least(item["version"], minimum_toolkit) is False],
+        "toolkits_too_old": [
+            item["path"]
+            for item in toolkits
+            if minimum_toolkit and versions.at_least(item["version"], minimum_toolkit) is False
+        ],
         "compat_libraries": compat,
         "compat_in_library_path": _compat_in_path(evidence),
     }

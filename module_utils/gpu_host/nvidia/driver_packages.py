@@ -1,4 +1,5 @@
 """Driver packages of the distribution: installed versions, held ones, and whether the host upgrades them by itself."""
+
 from __future__ import annotations
 
 import fnmatch
@@ -12,7 +13,16 @@ DPKG_COMMAND = (
     "dpkg-query", "-W", "-f=${Package}\\t${Version}\\t${db:Status-Want}\\t${db:Status-Status}\\n",
     "nvidia*", "libnvidia*", "libcuda*", "cuda-compat*",
 )  # fmt: skip
-RPM_COMMAND = ("rpm", "-qa", "--qf", "%{NAME}\\t%{VERSION}-%{RELEASE}\\n", "nvidia*", "libnvidia*", "kmod-nvidia*", "cuda-compat*")
+RPM_COMMAND = (
+    "rpm",
+    "-qa",
+    "--qf",
+    "%{NAME}\\t%{VERSION}-%{RELEASE}\\n",
+    "nvidia*",
+    "libnvidia*",
+    "kmod-nvidia*",
+    "cuda-compat*",
+)
 _AUTO_UPGRADES = "/etc/apt/apt.conf.d/20auto-upgrades"
 _UNATTENDED = "/etc/apt/apt.conf.d/50unattended-upgrades"
 _VERSION_LOCKS = ("/etc/dnf/plugins/versionlock.list", "/etc/yum/pluginconf.d/versionlock.list")
@@ -24,7 +34,8 @@ _NOT_DRIVER = re.compile(r"container|egl-wayland|-settings|nvidia-driver-pinning
 
 
 def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
-    """Facts: `manager` (dpkg, rpm, None), `packages` ([{name, version, held}], None if unknown), `unheld` (names of driver
+    """Facts: `manager` (dpkg, rpm, None), `packages` ([{name, version, held}], None if unknown), `unheld` (names of
+    driver
     packages that an upgrade may replace), `automatic_upgrades` (True, False, None): whether upgrades happen unasked and
     are not told to leave the driver alone."""
     outcome = evidence.run(DPKG_COMMAND, 20.0)
@@ -38,13 +49,19 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
     if outcome.status == ABSENT:
         return _facts(None, [], False)
     if not outcome.ok or outcome.rc != 0:
-        errors.add("rpm -qa", outcome.reason or outcome.error_text.strip()[:200] or "ended with exit code %s" % outcome.rc)
+        errors.add(
+            "rpm -qa", outcome.reason or outcome.error_text.strip()[:200] or "ended with exit code %s" % outcome.rc
+        )
         return _facts("rpm", None, None)
     return _facts("rpm", _rpm(outcome.text, evidence), None)
 
 
 def _facts(manager: str | None, packages: list[dict[str, Any]] | None, automatic: bool | None) -> dict[str, Any]:
-    unheld = None if packages is None else [item["name"] for item in packages if not item["held"] and _is_driver(item["name"])]
+    unheld = (
+        None
+        if packages is None
+        else [item["name"] for item in packages if not item["held"] and _is_driver(item["name"])]
+    )
     if unheld and any(item["name"].startswith("nvidia-driver-pinning") for item in packages or ()):
         unheld = []  # NVIDIA's own way: a package that pins the branch by apt preferences
     return {"manager": manager, "packages": packages, "unheld": unheld, "automatic_upgrades": automatic}
@@ -66,12 +83,17 @@ def _dpkg(text: str) -> list[dict[str, Any]]:
 def _rpm(text: str, evidence: Evidence) -> list[dict[str, Any]]:
     locks = []
     for path in _VERSION_LOCKS:
-        locks += [line.strip() for line in evidence.read(path).text.splitlines() if line.strip() and not line.startswith("#")]
+        locks += [
+            line.strip() for line in evidence.read(path).text.splitlines() if line.strip() and not line.startswith("#")
+        ]
     found = []
     for line in text.splitlines():
         name, tab, version = line.partition("\t")
         if tab:
-            held = any(fnmatch.fnmatchcase("%s-%s" % (name, version), lock.partition(":")[2] or lock) or name in lock for lock in locks)
+            held = any(
+                fnmatch.fnmatchcase("%s-%s" % (name, version), lock.partition(":")[2] or lock) or name in lock
+                for lock in locks
+            )
             found.append({"name": name, "version": version, "held": held})
     return found
 

@@ -1,8 +1,10 @@
 """What a GPU and a CUDA release ask of the driver, as data.
 
-Sources: the README of each driver release (list of supported products), NVIDIA's driver installation guide (kernel modules),
-CUDA toolkit release notes, table "CUDA Toolkit and Corresponding Driver Versions" and the CUDA compatibility guide.
+Sources: the README of each driver release (list of supported products), NVIDIA's driver installation guide (kernel
+modules), CUDA toolkit release notes, table "CUDA Toolkit and Corresponding Driver Versions" and the CUDA compatibility
+guide.
 """
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -13,7 +15,8 @@ from ..linux import versions
 
 @dataclass(frozen=True)
 class Architecture:
-    """`driver`: the first release for it. `modules`: which flavour drives it: 'open' only, 'proprietary' only, or 'either'.
+    """`driver`: the first release for it. `modules`: which flavour drives it: 'open' only, 'proprietary' only, or
+    'either'.
     `toolkit`: the first CUDA toolkit whose compiler knows it."""
 
     name: str
@@ -110,9 +113,9 @@ def runs_cuda(driver: str | None, cuda: str | None) -> bool | None:
 def of_gpus(device_ids: dict[str, int], driver: str | None, flavor: str | None) -> dict[str, Any]:
     """What the GPUs of a host (PCI address -> device id) ask, and which of them the running driver does not satisfy.
 
-    `gpus`: address -> {device_id, architecture, minimum_driver, modules, minimum_toolkit}, None where the id is unknown.
-    `architectures`; `minimum_driver`, `minimum_toolkit`: the highest that one of them asks. `below_minimum`, `wrong_flavor`: addresses; None
-    where the driver's version or flavour is unknown.
+    `gpus`: address -> {device_id, architecture, minimum_driver, modules, minimum_toolkit}, None where the id is
+    unknown. `architectures`; `minimum_driver`, `minimum_toolkit`: the highest that one of them asks. `below_minimum`,
+    `wrong_flavor`: addresses; None where the driver's version or flavour is unknown.
     """
     gpus = {}
     for address, device_id in sorted(device_ids.items()):

@@ -1,4 +1,5 @@
 """The driver's services: nvidia-persistenced and, where NVSwitches are, the Fabric Manager."""
+
 from __future__ import annotations
 
 import re
@@ -9,11 +10,18 @@ from ..evidence.interface import ABSENT, Evidence
 from ..linux.versions import DRIVER_VERSION
 
 UNITS = {"persistenced": "nvidia-persistenced.service", "fabric_manager": "nvidia-fabricmanager.service"}
-SYSTEMCTL_COMMAND = ("systemctl", "show", *UNITS.values(), "--property=Id,LoadState,ActiveState,SubState,UnitFileState,Result", "--no-pager")
+SYSTEMCTL_COMMAND = (
+    "systemctl",
+    "show",
+    *UNITS.values(),
+    "--property=Id,LoadState,ActiveState,SubState,UnitFileState,Result",
+    "--no-pager",
+)
 
 
 def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
-    """`persistenced` and `fabric_manager`: {installed, active, state, enabled, result}, each None where there is no systemd to
+    """`persistenced` and `fabric_manager`: {installed, active, state, enabled, result}, each None where there is no
+    systemd to
     ask (`active` of persistenced then comes from its pid file); `fabric_manager.version` where it is installed."""
     outcome = evidence.run(SYSTEMCTL_COMMAND, 10.0)
     units: dict[str, dict[str, str]] = {}
@@ -21,7 +29,11 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
         for block in re.split(r"\n\s*\n", outcome.text):
             fields = dict(line.partition("=")[::2] for line in block.splitlines() if "=" in line)
             units[fields.get("Id", "")] = fields
-    elif outcome.status != ABSENT and "not been booted with systemd" not in outcome.error_text and "connect to bus" not in outcome.error_text:
+    elif (
+        outcome.status != ABSENT
+        and "not been booted with systemd" not in outcome.error_text
+        and "connect to bus" not in outcome.error_text
+    ):
         if outcome.ok:
             errors.add("systemctl show", "ended with exit code %s: %s" % (outcome.rc, outcome.error_text.strip()[:200]))
         else:

@@ -1,10 +1,12 @@
 """How each pair of GPUs is connected over PCI, and which ports' Access Control Services send its traffic elsewhere.
 
-A peer-to-peer request climbs from the source and turns round at one place: inside the switch that both GPUs hang from, or,
-without one, in the root complex. Only the two ports at the turn decide: the first port of each GPU's path below what the
-paths share. With Request Redirect (RR) or Completion Redirect (CR) set, such a port sends peer traffic up to the root
-complex instead (PCI Express Base 6.0, 6.12.1): half the bandwidth below a switch, and through the IOMMU where that translates.
+A peer-to-peer request climbs from the source and turns round at one place: inside the switch that both GPUs hang from,
+or, without one, in the root complex. Only the two ports at the turn decide: the first port of each GPU's path below
+what the paths share. With Request Redirect (RR) or Completion Redirect (CR) set, such a port sends peer traffic up to
+the root complex instead (PCI Express Base 6.0, 6.12.1): half the bandwidth below a switch, and through the IOMMU where
+that translates.
 """
+
 from __future__ import annotations
 
 import itertools
@@ -24,7 +26,12 @@ def describe(acs: Any) -> dict[str, Any]:
     if acs is False:
         return {"present": False, "control": None, "control_raw": None, "redirects": False}
     control = acs["control"]
-    return {"present": True, "control": control, "control_raw": acs["control_raw"], "redirects": any(control[name] for name in REDIRECTS)}
+    return {
+        "present": True,
+        "control": control,
+        "control_raw": acs["control_raw"],
+        "redirects": any(control[name] for name in REDIRECTS),
+    }
 
 
 def pairs_of(gpus: dict[str, dict[str, Any]], bridges: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
@@ -59,7 +66,9 @@ def _pair(a: str, b: str, gpus: dict[str, dict[str, Any]], bridges: dict[str, di
     return pair
 
 
-def redirecting(pairs: list[dict[str, Any]], bridges: dict[str, dict[str, Any]], below_switch: bool) -> list[dict[str, Any]] | None:
+def redirecting(
+    pairs: list[dict[str, Any]], bridges: dict[str, dict[str, Any]], below_switch: bool
+) -> list[dict[str, Any]] | None:
     """Ports at a turn that redirect: [{address, kind, control_raw, redirects: [names], pairs: ["a b", …]}].
 
     `below_switch` chooses pairs under one switch (True) or those that meet in the root complex (False). None: none was

@@ -1,9 +1,10 @@
 """PCI configuration space, from its bytes: header, PCI Express link, Access Control Services, Resizable BAR.
 
-Pure: no evidence, no errors. Register layouts: PCI Local Bus 3.0 (header), PCI Express Base 6.0 (7.5.3 express capability,
-7.7.11 ACS, 7.8.6 Resizable BAR); the same offsets stand in Linux's include/uapi/linux/pci_regs.h. Without root the kernel
-gives the first 64 bytes only: everything behind them is then None, which is "unknown", not "not there".
+Pure: no evidence, no errors. Register layouts: PCI Local Bus 3.0 (header), PCI Express Base 6.0 (7.5.3 express
+capability, 7.7.11 ACS, 7.8.6 Resizable BAR); the same offsets stand in Linux's include/uapi/linux/pci_regs.h. Without
+root the kernel gives the first 64 bytes only: everything behind them is then None, which is "unknown", not "not there".
 """
+
 from __future__ import annotations
 
 import struct
@@ -48,12 +49,12 @@ def parse(data: bytes) -> dict[str, Any] | None:
 
     None: fewer than 64 bytes, or all ones (the device does not answer: powered off, in D3cold, fallen off the bus).
 
-    ``vendor`` and ``device``: 4 hex digits; ``class``: 6 hex digits; ``header_type``: 0 device, 1 bridge; ``secondary_bus``
-    and ``subordinate_bus`` of a bridge (int); ``bars``: raw base address registers; ``capabilities_known``: False when the
-    list could not be walked to its end; ``express``: None if unknown, False if a conventional PCI device, else {kind,
-    slot, speed_gt_s, max_speed_gt_s, width, max_width}; ``extended_known``; ``acs``: None if unknown, False if the device
-    has none, else {capabilities: {name: bool}, control: {name: bool}, control_raw}; ``resizable_bars``: None if unknown,
-    else [{index, size_mib, max_size_mib}].
+    ``vendor`` and ``device``: 4 hex digits; ``class``: 6 hex digits; ``header_type``: 0 device, 1 bridge;
+    ``secondary_bus`` and ``subordinate_bus`` of a bridge (int); ``bars``: raw base address registers;
+    ``capabilities_known``: False when the list could not be walked to its end; ``express``: None if unknown, False if a
+    conventional PCI device, else {kind, slot, speed_gt_s, max_speed_gt_s, width, max_width}; ``extended_known``;
+    ``acs``: None if unknown, False if the device has none, else {capabilities: {name: bool}, control: {name: bool},
+    control_raw}; ``resizable_bars``: None if unknown, else [{index, size_mib, max_size_mib}].
     """
     if len(data) < HEADER_BYTES or data[:4] == b"\xff\xff\xff\xff":
         return None
@@ -156,7 +157,11 @@ def _acs(data: bytes, extended: dict[int, int], complete: bool) -> Any:
     if offset + 8 > len(data):
         return None
     control = _word(data, offset + 6)
-    return {"capabilities": acs_names(_word(data, offset + 4)), "control": acs_names(control), "control_raw": "%04x" % control}
+    return {
+        "capabilities": acs_names(_word(data, offset + 4)),
+        "control": acs_names(control),
+        "control_raw": "%04x" % control,
+    }
 
 
 def _resizable_bars(data: bytes, extended: dict[int, int], complete: bool) -> list[dict[str, Any]] | None:

@@ -2,6 +2,7 @@
 
 The full description of the bus is in `pci.py`; this one reads the same files, and no more than `uevent`.
 """
+
 from __future__ import annotations
 
 import re
@@ -41,7 +42,9 @@ def devices(evidence: Evidence) -> dict[str, PciDevice] | None:
         return None
     found = {}
     for address, entry in listing.entries.items():
-        fields = dict(line.partition("=")[::2] for line in evidence.read("%s/%s/uevent" % (DEVICES, address)).text.splitlines())
+        fields = dict(
+            line.partition("=")[::2] for line in evidence.read("%s/%s/uevent" % (DEVICES, address)).text.splitlines()
+        )
         try:
             vendor, device = (int(part, 16) for part in fields["PCI_ID"].split(":"))
             pci_class = int(fields["PCI_CLASS"], 16)
@@ -53,7 +56,8 @@ def devices(evidence: Evidence) -> dict[str, PciDevice] | None:
 
 
 def gpu_related(found: dict[str, PciDevice]) -> set[str]:
-    """Addresses whose faults concern a GPU: GPUs, NVSwitches, the other functions of their slots, every bridge above them."""
+    """Addresses whose faults concern a GPU: GPUs, NVSwitches, the other functions of their slots, every bridge above
+    them."""
     related: set[str] = set()
     slots = set()
     for device in found.values():
@@ -66,8 +70,8 @@ def gpu_related(found: dict[str, PciDevice]) -> set[str]:
 def normal_form(text: str) -> str | None:
     """The kernel's form of an address as a log spells it, None for anything else.
 
-    '0000:9b:00', '0000:91:00.0', '00000000:01:00.0' and '07:00.0' are clear. The driver of 2009 wrote bus:device.function
-    with a padded bus and no domain: '0002:00.0' is 0000:02:00.0.
+    '0000:9b:00', '0000:91:00.0', '00000000:01:00.0' and '07:00.0' are clear. The driver of 2009 wrote
+    bus:device.function with a padded bus and no domain: '0002:00.0' is 0000:02:00.0.
     """
     text = text.lower().rstrip(":.")
     match = re.fullmatch(r"(?:([0-9a-f]{4,8}):)?([0-9a-f]{2}):([0-9a-f]{2})(?:\.([0-7]))?", text)

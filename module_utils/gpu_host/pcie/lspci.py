@@ -1,8 +1,11 @@
-"""The text of lspci (`-vvv`, `-nn`, `-tv`, `-xxxx`), read into the shape of pci_devices.py, for evidence that lacks sysfs.
+"""The text of lspci (`-vvv`, `-nn`, `-tv`, `-xxxx`), read into the shape of pci_devices.py, for evidence that lacks
+sysfs.
 
-What the text does not show stays None. Text alone cannot tell a missing line that lspci would have printed from one that
-somebody cut out, so "no driver", "no NUMA node" and "no ACS" are only concluded from a whole block (it has its ``Control:`` line).
+What the text does not show stays None. Text alone cannot tell a missing line that lspci would have printed from one
+that somebody cut out, so "no driver", "no NUMA node" and "no ACS" are only concluded from a whole block (it has its
+``Control:`` line).
 """
+
 from __future__ import annotations
 
 import re
@@ -161,7 +164,11 @@ def _config_from_text(device: dict[str, Any], text: str, whole: bool) -> dict[st
     capabilities, control = _acs_line(text, "ACSCap:"), _acs_line(text, "ACSCtl:")
     acs: Any = False if known and "Access Control Services" not in text else None
     if control is not None:
-        acs = {"capabilities": capabilities or {}, "control": config_space.acs_names(control), "control_raw": "%04x" % control}
+        acs = {
+            "capabilities": capabilities or {},
+            "control": config_space.acs_names(control),
+            "control_raw": "%04x" % control,
+        }
         acs["capabilities"] = config_space.acs_names(capabilities) if capabilities is not None else {}
     return {
         "vendor": device["vendor"],
@@ -180,7 +187,8 @@ def _first_line(text: str, label: str) -> str:
 
 
 def _acs_line(text: str, label: str) -> int | None:
-    """The register behind an ACSCap or ACSCtl line; None unless the line names every bit that the register has in lspci."""
+    """The register behind an ACSCap or ACSCtl line; None unless the line names every bit that the register has in
+    lspci."""
     line = _first_line(text, label)
     value = 0
     for bit, (_, name) in config_space.ACS_BITS.items():
@@ -197,7 +205,13 @@ def _resizable_bars(text: str) -> list[dict[str, Any]]:
     for match in re.finditer(r"^\s+BAR (\d): current size: (\d+)([KMGT]?)B, supported: (.*)$", section, re.M):
         sizes = [_size_mib(size.rstrip("B")) for size in match.group(4).split()]
         largest = max((size for size in sizes if size), default=None)
-        bars.append({"index": int(match.group(1)), "size_mib": _size_mib(match.group(2) + match.group(3)), "max_size_mib": largest})
+        bars.append(
+            {
+                "index": int(match.group(1)),
+                "size_mib": _size_mib(match.group(2) + match.group(3)),
+                "max_size_mib": largest,
+            }
+        )
     return bars
 
 
@@ -237,8 +251,8 @@ def _size_mib(text: str) -> Any:
 def paths_from_buses(found: dict[str, dict[str, Any]]) -> dict[str, tuple[list[str], str]]:
     """{address: (path, root complex)} from the secondary bus numbers of the bridges in a listing.
 
-    A device on a bus that no bridge of the listing leads to is on a root bus, if a root port or host bridge stands there
-    or the device is no PCI Express switch port; else the listing is an excerpt and the path unknown.
+    A device on a bus that no bridge of the listing leads to is on a root bus, if a root port or host bridge stands
+    there or the device is no PCI Express switch port; else the listing is an excerpt and the path unknown.
     """
     above = {}
     for address, device in found.items():

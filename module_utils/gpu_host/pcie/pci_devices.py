@@ -10,6 +10,7 @@ The one shape of a device, which lspci.py produces too::
      "config": {...} | None, "config_bytes": 4096, "bars": [...] | None, "numa_node": 0 | None, "numa_stated": True,
      "iommu_group": "15" | "" (none) | None, "link": {...}}
 """
+
 from __future__ import annotations
 
 import re
@@ -76,7 +77,8 @@ def identify(evidence: Evidence, address: str, errors: Errors) -> dict[str, Any]
 
 
 def path_of(target: str | None, address: str) -> tuple[list[str] | None, str | None]:
-    """(bridges from the root port down, root complex) from the target of a device's link; (None, None) if it says neither."""
+    """(bridges from the root port down, root complex) from the target of a device's link; (None, None) if it says
+    neither."""
     parts = [part for part in (target or "").split("/") if ADDRESS.match(part) or ROOT.match(part)]
     roots = [index for index, part in enumerate(parts) if ROOT.match(part)]
     if not roots or parts[-1] != address:
@@ -124,11 +126,12 @@ def _read_bars(reading: Reading, config: dict[str, Any] | None, errors: Errors) 
 
 
 def parse_resource(text: str, config: dict[str, Any] | None) -> list[dict[str, Any]] | None:
-    """BARs 0 to 5 from a `resource` file: [{index, kind, start, size_mib, assigned, prefetchable, bits}]; None if it is no such file.
+    """BARs 0 to 5 from a `resource` file: [{index, kind, start, size_mib, assigned, prefetchable, bits}]; None if it is
+    no such file.
 
-    The expansion ROM and the virtual functions' BARs (lines 7 and on) are left out. When the kernel finds no room it may
-    clear start, end and flags of the BAR alike (`reset_resource` in drivers/pci/setup-bus.c); then only the type bits in
-    the configuration space's register show that the BAR exists: ``size_mib`` is None and ``assigned`` False.
+    The expansion ROM and the virtual functions' BARs (lines 7 and on) are left out. When the kernel finds no room it
+    may clear start, end and flags of the BAR alike (`reset_resource` in drivers/pci/setup-bus.c); then only the type
+    bits in the configuration space's register show that the BAR exists: ``size_mib`` is None and ``assigned`` False.
     """
     rows = [line.split() for line in text.splitlines()[:6]]
     raw = (config or {}).get("bars") or []
@@ -182,7 +185,10 @@ def _is_cleared_memory_bar(index: int, register: int, config: dict[str, Any] | N
 def _link(evidence: Evidence, base: str, config: dict[str, Any] | None, errors: Errors) -> dict[str, Any]:
     """{express, kind, speed_gt_s, width, max_speed_gt_s, max_width}; sysfs first, configuration space where it lacks."""
     express = (config or {}).get("express")
-    link: dict[str, Any] = {"express": None if express is None else bool(express), "kind": express["kind"] if express else None}
+    link: dict[str, Any] = {
+        "express": None if express is None else bool(express),
+        "kind": express["kind"] if express else None,
+    }
     for name, source in (
         ("speed_gt_s", "current_link_speed"),
         ("width", "current_link_width"),
@@ -193,7 +199,8 @@ def _link(evidence: Evidence, base: str, config: dict[str, Any] | None, errors: 
         errors.unanswered(reading, absent_is_fine=True)
         link[name] = _speed(reading.text) if "speed" in name else _width(reading.text)
         if name == "max_width":
-            # A port whose capability names no width, as the downstream ports of QEMU's switch; a current width of 0 is a link that is down.
+            # A port whose capability names no width, as the downstream ports of QEMU's switch; a current width of 0 is
+            # a link that is down.
             link[name] = link[name] or None
         if link[name] is None and express:
             link[name] = express[name]

@@ -2,6 +2,7 @@
 
 A wrong value, a hang and a transport that NCCL did not take through P2P are all found here and nowhere else.
 """
+
 from __future__ import annotations
 
 import glob
@@ -36,18 +37,24 @@ def find_python(named: str | None) -> tuple[str | None, str]:
     candidates = [named] if named else [sys.executable, shutil.which("python3") or ""]
     for path in filter(None, candidates):
         try:
-            found = subprocess.run([path, "-c", HAS_TORCH], capture_output=True, timeout=20, check=False, stdin=subprocess.DEVNULL)
+            found = subprocess.run(
+                [path, "-c", HAS_TORCH], capture_output=True, timeout=20, check=False, stdin=subprocess.DEVNULL
+            )
         except (OSError, subprocess.TimeoutExpired) as error:
             if named:
                 return None, "%s does not run: %s" % (path, error)
             continue
         if found.returncode == 0:
             return path, ""
-    return None, "%s has no PyTorch" % named if named else "no Python with PyTorch was found; name the inference server's"
+    return (
+        None,
+        "%s has no PyTorch" % named if named else "no Python with PyTorch was found; name the inference server's",
+    )
 
 
 def command(named_python: str | None, environment: dict[str, str]) -> Any:
-    """What `ProbeEvidence.commands` runs for COLLECTIVE_COMMAND: a function that returns `run`'s result, or ``{"reason": why not}``."""
+    """What `ProbeEvidence.commands` runs for COLLECTIVE_COMMAND: a function that returns `run`'s result, or
+    ``{"reason": why not}``."""
 
     def measure() -> dict[str, Any]:
         python, reason = find_python(named_python)
@@ -61,15 +68,28 @@ def command(named_python: str | None, environment: dict[str, str]) -> Any:
 
 def run(python: str, gpus: int, environment: dict[str, str], sizes: Sequence[int] = SIZES) -> dict[str, Any]:
     """Both arms: ``{python, gpus, arms: {configured: {...}, p2p_disabled: {...}}}``; see `_Arm.result`."""
-    return {"python": python, "gpus": gpus, "arms": {name: _Arm(python, gpus, {**environment, **more}, sizes).run() for name, more in ARMS.items()}}
+    return {
+        "python": python,
+        "gpus": gpus,
+        "arms": {name: _Arm(python, gpus, {**environment, **more}, sizes).run() for name, more in ARMS.items()},
+    }
 
 
 def facts(raw: dict[str, Any] | None, reason: str | None) -> dict[str, Any]:
-    """``{ran, reason, verdict, explanation, python, gpus, arms, wrong, pairs_without_p2p}`` from what `run` returned, or why there is nothing.
+    """``{ran, reason, verdict, explanation, python, gpus, arms, wrong, pairs_without_p2p}`` from what `run` returned,
+    or why there is nothing.
 
-    verdict: ok | wrong_values | hangs | fails (each with P2P as configured and not without it) | inconclusive (the control fails too) | None.
+    verdict: ok | wrong_values | hangs | fails (each with P2P as configured and not without it) | inconclusive (the
+    control fails too) | None.
     """
-    result: dict[str, Any] = {"ran": raw is not None, "reason": reason, "verdict": None, "explanation": None, "python": None, "gpus": None}
+    result: dict[str, Any] = {
+        "ran": raw is not None,
+        "reason": reason,
+        "verdict": None,
+        "explanation": None,
+        "python": None,
+        "gpus": None,
+    }
     result.update(arms={}, wrong=[], pairs_without_p2p=[])
     if raw is None:
         return result
@@ -77,10 +97,18 @@ def facts(raw: dict[str, Any] | None, reason: str | None) -> dict[str, Any]:
         return {**result, "ran": False, "reason": "its result has another shape than this version writes"}
     result.update(reason=None, python=raw.get("python"), gpus=raw.get("gpus"), arms=raw.get("arms") or {})
     configured, control = (result["arms"].get(name) or {} for name in ARMS)
-    wrong = {name: [size for size, found in (arm.get("sizes") or {}).items() if found.get("wrong")] for name, arm in result["arms"].items()}
-    result["wrong"] = ["%s bytes: %d wrong elements" % (size, configured["sizes"][size]["wrong"]) for size in wrong.get("configured") or ()]
+    wrong = {
+        name: [size for size, found in (arm.get("sizes") or {}).items() if found.get("wrong")]
+        for name, arm in result["arms"].items()
+    }
+    result["wrong"] = [
+        "%s bytes: %d wrong elements" % (size, configured["sizes"][size]["wrong"])
+        for size in wrong.get("configured") or ()
+    ]
     result["pairs_without_p2p"] = [
-        "%s via %s" % (pair, ", ".join(ways)) for pair, ways in (configured.get("transports") or {}).items() if not any("P2P" in way for way in ways)
+        "%s via %s" % (pair, ", ".join(ways))
+        for pair, ways in (configured.get("transports") or {}).items()
+        if not any("P2P" in way for way in ways)
     ]
     bad = bool(result["wrong"]) or configured.get("state") != "finished"
     control_bad = bool(wrong.get("p2p_disabled")) or control.get("state") != "finished"
@@ -131,7 +159,10 @@ class _Arm:
             NCCL_DEBUG_FILE=os.path.join(directory, "nccl.%p"),
             PYTHONUNBUFFERED="1",
         )
-        with open(os.path.join(directory, "out.%d" % rank), "wb") as out, open(os.path.join(directory, "err.%d" % rank), "wb") as err:
+        with (
+            open(os.path.join(directory, "out.%d" % rank), "wb") as out,
+            open(os.path.join(directory, "err.%d" % rank), "wb") as err,
+        ):
             return subprocess.Popen(
                 [self._python, "-c", RANK, PACKAGES],
                 stdin=subprocess.PIPE,
@@ -156,7 +187,11 @@ class _Arm:
         stuck = [rank for rank, process in enumerate(self._processes) if process.poll() is None]
         where = describe_stuck(self._processes[stuck[0]].pid) if stuck else ""
         state = "hung" if self._end() else "left_behind"
-        return state, "no end within %g s; ranks %s; rank %d: %s" % (ARM_LIMIT_S, stuck, stuck[0] if stuck else 0, where), seen
+        return (
+            state,
+            "no end within %g s; ranks %s; rank %d: %s" % (ARM_LIMIT_S, stuck, stuck[0] if stuck else 0, where),
+            seen,
+        )
 
     def _end(self) -> bool:
         for process in self._processes:
@@ -176,7 +211,8 @@ class _Arm:
         return gone
 
     def _result(self, directory: str, failed: bool) -> dict[str, Any]:
-        """``{torch, nccl, sizes: {bytes: {wrong, first_wrong, latency_us, bus_bandwidth_gb_s, iterations}}, transports, errors}``."""
+        """``{torch, nccl, sizes: {bytes: {wrong, first_wrong, latency_us, bus_bandwidth_gb_s, iterations}}, transports,
+        errors}``."""
         ranks: dict[int, str] = {}
         result: dict[str, Any] = {"torch": None, "nccl": None, "sizes": {}}
         for rank in range(self._gpus):
@@ -188,8 +224,12 @@ class _Arm:
                     _merge(result["sizes"], message, self._gpus)
         logs = "\n".join(_text(path) for path in sorted(glob.glob(os.path.join(directory, "nccl.*"))))
         result["transports"] = transports(logs, ranks)
-        result["warnings"] = sorted({line.partition("NCCL WARN ")[2].strip() for line in logs.splitlines() if "NCCL WARN " in line})[:KEPT_LINES]
-        errors = [_text(os.path.join(directory, "err.%d" % rank)).strip().splitlines()[-1:] for rank in range(self._gpus)]
+        result["warnings"] = sorted(
+            {line.partition("NCCL WARN ")[2].strip() for line in logs.splitlines() if "NCCL WARN " in line}
+        )[:KEPT_LINES]
+        errors = [
+            _text(os.path.join(directory, "err.%d" % rank)).strip().splitlines()[-1:] for rank in range(self._gpus)
+        ]
         result["errors"] = sorted({line[0][:300] for line in errors if line})[:KEPT_LINES] if failed else []
         return result
 
@@ -215,7 +255,11 @@ def _merge(sizes: dict[str, Any], message: dict[str, Any], gpus: int) -> None:
     if seconds:
         middle = seconds[len(seconds) // 2]
         share = 2 * (gpus - 1) / gpus  # bus bandwidth as nccl-tests reckons it
-        entry["latency_us"] = {"median": round(middle * 1e6, 2), "min": round(seconds[0] * 1e6, 2), "max": round(seconds[-1] * 1e6, 2)}
+        entry["latency_us"] = {
+            "median": round(middle * 1e6, 2),
+            "min": round(seconds[0] * 1e6, 2),
+            "max": round(seconds[-1] * 1e6, 2),
+        }
         entry["bus_bandwidth_gb_s"] = round(share * message["size_bytes"] / middle / 1e9, 2)
         entry["iterations"], entry["rounds"] = len(seconds), message.get("rounds")
 

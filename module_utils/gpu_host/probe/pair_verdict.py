@@ -1,7 +1,9 @@
 """What the probe's figures mean: for each directed pair the first rung of the P2P ladder that fails.
 
-granted (the driver says so) -> usable (peer access enabled) -> delivered (bytes verified by their owner) -> fast (bandwidth, latency).
+granted (the driver says so) -> usable (peer access enabled) -> delivered (bytes verified by their owner) -> fast
+(bandwidth, latency).
 """
+
 from __future__ import annotations
 
 from typing import Any
@@ -9,20 +11,33 @@ from typing import Any
 # GB/s a lane and direction, line code taken off, by GT/s.
 PCIE_LANE_GB_S = {2.5: 0.25, 5.0: 0.5, 8.0: 0.985, 16.0: 1.969, 32.0: 3.938, 64.0: 7.563}
 # GB/s a link and direction by compute capability. Only for GPUs that show NV# in `nvidia-smi topo -m`.
-NVLINK_GB_S = {"6.0": 20.0, "7.0": 25.0, "7.5": 25.0, "8.0": 25.0, "8.6": 14.06, "9.0": 26.56, "10.0": 53.13, "10.3": 53.13}
-# What share of it a healthy pair reaches at least. Measured elsewhere: Gen5 x16 of 63 GB/s: 53 to 56.6 on one NUMA node, 39 to 51 across
-# sockets; Gen4 x16 of 31.5: 26.3 and 22; NVLink4 x18 of 478: 376 to 394; NVLink3 x12
+NVLINK_GB_S = {
+    "6.0": 20.0,
+    "7.0": 25.0,
+    "7.5": 25.0,
+    "8.0": 25.0,
+    "8.6": 14.06,
+    "9.0": 26.56,
+    "10.0": 53.13,
+    "10.3": 53.13,
+}
+# What share of it a healthy pair reaches at least. Measured elsewhere: Gen5 x16 of 63 GB/s: 53 to 56.6 on one NUMA
+# node, 39 to 51 across sockets; Gen4 x16 of 31.5: 26.3 and 22; NVLink4 x18 of 478: 376 to 394; NVLink3 x12
 # of 300: 276. Azure's limits are 335 and 235.
 SHARE_ONE_NODE = 0.76
 SHARE_ACROSS_SOCKETS = 0.60
 SHARE_NVLINK = 0.72
-# Microseconds for 12 KiB back to back. Direct: about 0.5 (PCIe, bare metal) to 2.4 (NVLink in a guest); through host memory 14 to 15.
+# Microseconds for 12 KiB back to back. Direct: about 0.5 (PCIe, bare metal) to 2.4 (NVLink in a guest); through host
+# memory 14 to 15.
 STAGED_LATENCY_US = 8.0
 HIGH_LATENCY_US = 4.0
-# A direct pair beats its own control by far (394 against 37 GB/s, 2.3 against 15.2 us). Both close to it: nothing is gained.
+# A direct pair beats its own control by far (394 against 37 GB/s, 2.3 against 15.2 us). Both close to it: nothing is
+# gained.
 SAME_AS_CONTROL = 1.15
 MANY_TO_ONE_SHARE = 0.5  # of the best single pair into the same GPU: its link is the limit
-ALL_AT_ONCE_SHARE = 0.25  # of one pair's bandwidth times the number of GPUs: 164 to 192 of 448 GB/s is healthy on eight, 52 a collapse
+ALL_AT_ONCE_SHARE = (
+    0.25  # of one pair's bandwidth times the number of GPUs: 164 to 192 of 448 GB/s is healthy on eight, 52 a collapse
+)
 
 RUNGS = ("granted", "usable", "delivered", "fast")
 
@@ -32,8 +47,9 @@ def least_bandwidth(
 ) -> dict[str, Any]:
     """The least bandwidth that a healthy pair reaches: ``{gb_s, basis}``; gb_s None where nothing is known of the link.
 
-    `path` is the cell of `nvidia-smi topo -m` (`NV18`, `NODE`, `SYS`, …), `ends` are both GPUs' facts, `nvlink_gb_s` the speed of one link as
-    `nvidia-smi nvlink -s` gives it. In a guest the path does not show the sockets, so the lower share holds.
+    `path` is the cell of `nvidia-smi topo -m` (`NV18`, `NODE`, `SYS`, …), `ends` are both GPUs' facts, `nvlink_gb_s`
+    the speed of one link as `nvidia-smi nvlink -s` gives it. In a guest the path does not show the sockets, so the
+    lower share holds.
     """
     if path and path.startswith("NV") and path[2:].isdigit():
         rate = nvlink_gb_s or NVLINK_GB_S.get(str(ends[0].get("compute_capability")))
@@ -46,7 +62,10 @@ def least_bandwidth(
         return {"gb_s": None, "basis": "the speed of the PCIe link is not known"}
     apart = path == "SYS" or path is None or in_guest is not False
     share = SHARE_ACROSS_SOCKETS if apart else SHARE_ONE_NODE
-    return {"gb_s": round(share * slowest[0], 1), "basis": "%s%s, %.0f GB/s a direction" % (slowest[1], " " + path if path else "", slowest[0])}
+    return {
+        "gb_s": round(share * slowest[0], 1),
+        "basis": "%s%s, %.0f GB/s a direction" % (slowest[1], " " + path if path else "", slowest[0]),
+    }
 
 
 def _slower_link(ends: tuple[dict[str, Any], dict[str, Any]]) -> tuple[float, str] | None:
@@ -64,7 +83,8 @@ def _slower_link(ends: tuple[dict[str, Any], dict[str, Any]]) -> tuple[float, st
 def judge(pair: dict[str, Any], least: dict[str, Any]) -> dict[str, Any]:
     """``{verdict, failed_rung, reason}`` of one directed pair.
 
-    verdict: ok | not_granted | not_usable | not_delivered | hung | staged | slow | error | unknown. `reason` is a sentence with the figures.
+    verdict: ok | not_granted | not_usable | not_delivered | hung | staged | slow | error | unknown. `reason` is a
+    sentence with the figures.
     """
     claims, peer = pair.get("claims") or {}, pair.get("peer") or {}
     refused = {name: status for name, status in (pair.get("driver_status") or {}).items() if status not in (None, "OK")}
@@ -72,9 +92,15 @@ def judge(pair: dict[str, Any], least: dict[str, Any]) -> dict[str, Any]:
         if not refused and any((pair.get("driver_status") or {}).values()):
             return _verdict("not_usable", "usable", "nvidia-smi topo -p2p says OK, cuDeviceCanAccessPeer says no")
         said = ", ".join("%s %s" % item for item in sorted(refused.items()))
-        return _verdict("not_granted", "granted", "the driver grants no peer access%s" % (" (topo -p2p: %s)" % said if said else ""))
+        return _verdict(
+            "not_granted", "granted", "the driver grants no peer access%s" % (" (topo -p2p: %s)" % said if said else "")
+        )
     if peer.get("enabled") is False:
-        return _verdict("not_usable", "usable", "cuCtxEnablePeerAccess returned %s" % ((peer.get("error") or {}).get("name") or "an error"))
+        return _verdict(
+            "not_usable",
+            "usable",
+            "cuCtxEnablePeerAccess returned %s" % ((peer.get("error") or {}).get("name") or "an error"),
+        )
     fault = _delivery_fault(pair.get("delivered") or {})
     if fault:
         return _verdict("not_delivered", "delivered", fault)
@@ -93,12 +119,20 @@ def _verdict(verdict: str, rung: str | None, reason: str) -> dict[str, Any]:
 
 def _of_error(error: dict[str, Any]) -> dict[str, Any]:
     stage = str(error.get("stage") or "")
-    rung = "usable" if stage == "enable peer access" else "fast" if stage.startswith(("latency", "bandwidth")) else "delivered"
+    rung = (
+        "usable"
+        if stage == "enable peer access"
+        else "fast"
+        if stage.startswith(("latency", "bandwidth"))
+        else "delivered"
+    )
     if stage.startswith("control"):
         rung = "granted"  # before peer access was even tried: not a fault of P2P alone
     if error.get("kind") in ("hung", "left_behind"):
         return _verdict("hung", rung, "hung in the stage '%s'" % stage)
-    return _verdict("error", rung, "%s in the stage '%s'" % (error.get("name") or error.get("kind") or "a fault", stage))
+    return _verdict(
+        "error", rung, "%s in the stage '%s'" % (error.get("name") or error.get("kind") or "a fault", stage)
+    )
 
 
 def _delivery_fault(delivered: dict[str, Any]) -> str:
@@ -110,7 +144,11 @@ def _delivery_fault(delivered: dict[str, Any]) -> str:
     }
     for method, result in delivered.items():
         if result.get("status") == "corrupt":
-            mirror = "; the writer reads it back through its own window: a private mirror" if result.get("writer_sees_it") else ""
+            mirror = (
+                "; the writer reads it back through its own window: a private mirror"
+                if result.get("writer_sees_it")
+                else ""
+            )
             return "%s of %s bytes: %s, first wrong byte at %s%s" % (
                 method,
                 result.get("bad_size"),
@@ -139,13 +177,27 @@ def _speed(pair: dict[str, Any], least: dict[str, Any]) -> dict[str, Any]:
     control = median(pair["bandwidth_gb_s"], "control_copy")
     flag = pair["latency_us"].get("flag_round_trip") or {}
     if flag.get("no_answer"):
-        return _verdict("not_delivered", "delivered", "a flag stored by one GPU never showed in the other's memory: %s" % flag.get("reason"))
+        return _verdict(
+            "not_delivered",
+            "delivered",
+            "a flag stored by one GPU never showed in the other's memory: %s" % flag.get("reason"),
+        )
     if latency is None or rate is None:
         return _verdict("unknown", None, "no bandwidth or no latency was measured")
-    gained = not (control and control_latency) or rate > SAME_AS_CONTROL * control or latency * SAME_AS_CONTROL < control_latency
+    gained = (
+        not (control and control_latency)
+        or rate > SAME_AS_CONTROL * control
+        or latency * SAME_AS_CONTROL < control_latency
+    )
     if latency > STAGED_LATENCY_US or not gained:
-        beside = "; with peer access off %.3g GB/s, %.3g us" % (control, control_latency) if control and control_latency else ""
-        return _verdict("staged", "fast", "%.3g GB/s and %.3g us for 12 KiB: as if through host memory%s" % (rate, latency, beside))
+        beside = (
+            "; with peer access off %.3g GB/s, %.3g us" % (control, control_latency)
+            if control and control_latency
+            else ""
+        )
+        return _verdict(
+            "staged", "fast", "%.3g GB/s and %.3g us for 12 KiB: as if through host memory%s" % (rate, latency, beside)
+        )
     if least["gb_s"] is not None and rate < least["gb_s"]:
         return _verdict("slow", "fast", "%.3g GB/s of at least %.3g (%s)" % (rate, least["gb_s"], least["basis"]))
     return _verdict("ok", None, "%.3g GB/s, %.3g us for 12 KiB" % (rate, latency))

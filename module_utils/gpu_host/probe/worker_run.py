@@ -1,8 +1,10 @@
 """Runs the probe's worker in a child process and survives everything that CUDA can do to it.
 
-The parent never loads libcuda. Each stage that the child announces has a time limit; a child that overstays is killed, and one that
-cannot be killed is left behind and described. What it was about is then left out, and a new child does the rest.
+The parent never loads libcuda. Each stage that the child announces has a time limit; a child that overstays is killed,
+and one that cannot be killed is left behind and described. What it was about is then left out, and a new child does the
+rest.
 """
+
 from __future__ import annotations
 
 import json
@@ -28,11 +30,16 @@ RESTARTS_AT_MOST = 5
 STDERR_BYTES = 2000
 # Nothing that follows can work when one of these fails.
 FIRST_STAGES = ("start", "load libcuda.so.1", "cuInit", "list devices", "allocate host memory")
-SIGNATURE_COMMAND = ("nvidia-smi", "--query-gpu=pci.bus_id,utilization.gpu,power.draw,memory.used", "--format=csv,noheader,nounits")
+SIGNATURE_COMMAND = (
+    "nvidia-smi",
+    "--query-gpu=pci.bus_id,utilization.gpu,power.draw,memory.used",
+    "--format=csv,noheader,nounits",
+)
 
 
 class ProbeEvidence(LiveEvidence):
-    """The live host, on which the command `p2p_probe` runs the probe. A bundle holds its answer like that of any other command."""
+    """The live host, on which the command `p2p_probe` runs the probe. A bundle holds its answer like that of any other
+    command."""
 
     def __init__(self, options: dict[str, Any], limit_s: float, python: str = sys.executable) -> None:
         super().__init__()
@@ -64,7 +71,14 @@ class Probe:
         self._deadline = time.monotonic() + limit_s
         self._python = python
         self._blamed: list[str] = []
-        self.raw: dict[str, Any] = {"cuda": None, "devices": {}, "pairs": {}, "loopback": {}, "many_to_one": {}, "all_at_once": None}
+        self.raw: dict[str, Any] = {
+            "cuda": None,
+            "devices": {},
+            "pairs": {},
+            "loopback": {},
+            "many_to_one": {},
+            "all_at_once": None,
+        }
         self.raw.update(events=[], stages={}, options={key: value for key, value in options.items() if key != "parent"})
 
     def run(self) -> dict[str, Any]:
@@ -73,7 +87,10 @@ class Probe:
         done: set[str] = set()
         one_by_one = False
         for _ in range(RESTARTS_AT_MOST + 1):
-            child = _Child(self._python, {**self._options, "skip": sorted(skip), "done": sorted(done | self._have()), "one_by_one": one_by_one})
+            child = _Child(
+                self._python,
+                {**self._options, "skip": sorted(skip), "done": sorted(done | self._have()), "one_by_one": one_by_one},
+            )
             event = child.watch(self._take, self._deadline, self.raw["stages"])
             if event is None:
                 break
@@ -92,7 +109,8 @@ class Probe:
         return self.raw
 
     def _blame(self, name: str, event: dict[str, Any]) -> set[str]:
-        """Note the fault where it belongs; what to leave alone from now on. A GPU that two pairs failed with is left out itself."""
+        """Note the fault where it belongs; what to leave alone from now on. A GPU that two pairs failed with is left
+        out itself."""
         fault = {**(event.get("error") or {}), "stage": event["stage"], "kind": event["kind"]}
         if "->" not in name:
             self.raw["devices"].get(name, {})["error"] = fault
@@ -135,7 +153,8 @@ class _Child:
 
         {stage, about, kind, seconds, detail, error, gpus}
 
-    kind: hung (killed after its limit) | left_behind (it could not be killed) | crashed | lost (a CUDA fault that ends the process) | out_of_time.
+    kind: hung (killed after its limit) | left_behind (it could not be killed) | crashed | lost (a CUDA fault that ends
+    the process) | out_of_time.
     """
 
     def __init__(self, python: str, options: dict[str, Any]) -> None:
@@ -196,7 +215,12 @@ class _Child:
         elif "begin" in message:
             now = time.monotonic()
             stages[self._stage] = round(stages.get(self._stage, 0.0) + now - self._began, 3)
-            self._stage, self._about, self._limit, self._began = message["begin"], message["about"], message["limit_s"], now
+            self._stage, self._about, self._limit, self._began = (
+                message["begin"],
+                message["about"],
+                message["limit_s"],
+                now,
+            )
 
     def _event(self, kind: str, detail: str) -> dict[str, Any]:
         return {
@@ -242,12 +266,16 @@ class _Child:
 
 
 def signature() -> list[dict[str, Any]]:
-    """What tells a spinning GPU from a waiting host, now: ``[{pci_address, utilization_percent, power_w, memory_used_mib}]``."""
+    """What tells a spinning GPU from a waiting host, now: ``[{pci_address, utilization_percent, power_w,
+    memory_used_mib}]``."""
     answer = LiveEvidence().run(SIGNATURE_COMMAND, 10.0)
     rows = [[cell.strip() for cell in line.split(",")] for line in answer.text.splitlines()] if answer.ok else []
     names = ("utilization_percent", "power_w", "memory_used_mib")
     return [
-        {"pci_address": cuda_results.normal_address(row[0]), **{name: cuda_results.number(cell) for name, cell in zip(names, row[1:])}}
+        {
+            "pci_address": cuda_results.normal_address(row[0]),
+            **{name: cuda_results.number(cell) for name, cell in zip(names, row[1:])},
+        }
         for row in rows
         if len(row) == 4
     ]

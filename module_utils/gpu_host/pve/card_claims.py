@@ -1,4 +1,5 @@
 """Who owns which GPU of a Proxmox node: the driver that has a card now against the guests that claim it."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -11,9 +12,11 @@ Table = dict[str, dict[str, Any]]
 
 
 def gpus(evidence: Evidence, errors: Errors, devices: Table, guests: Table, ids: dict[str, str]) -> Table:
-    """Address -> {name, id, driver ("" none), numa_node, iommu_group, group_others, claimed_by [{vmid, type, name, running, onboot}], vfio_at_boot}
+    """Address -> {name, id, driver ("" none), numa_node, iommu_group, group_others, claimed_by [{vmid, type, name,
+    running, onboot}], vfio_at_boot}
 
-    `devices` are the detailed GPUs, `guests` all VMs and containers, `ids` what vfio-pci takes at boot (pve_host.vfio_ids).
+    `devices` are the detailed GPUs, `guests` all VMs and containers, `ids` what vfio-pci takes at boot
+    (pve_host.vfio_ids).
     """
     result = {}
     for address, device in sorted(devices.items()):
@@ -26,7 +29,13 @@ def gpus(evidence: Evidence, errors: Errors, devices: Table, guests: Table, ids:
             "iommu_group": device["iommu_group"],
             "group_others": _group_others(evidence, errors, address, device["iommu_group"]),
             "claimed_by": [
-                {"vmid": vmid, "type": guest["type"], "name": guest["name"], "running": guest.get("running"), "onboot": guest.get("onboot")}
+                {
+                    "vmid": vmid,
+                    "type": guest["type"],
+                    "name": guest["name"],
+                    "running": guest.get("running"),
+                    "onboot": guest.get("onboot"),
+                }
                 for vmid, guest in sorted(guests.items(), key=lambda item: int(item[0]))
                 if address in (guest["claims"] or [])
             ],
@@ -52,8 +61,20 @@ def _group_others(evidence: Evidence, errors: Errors, address: str, group: str |
 def label(claim: dict[str, Any]) -> str:
     """`VM 101 "llm" (running)` for messages."""
     kind = "VM" if claim["type"] == "vm" else "container"
-    state = "running" if claim["running"] else "starts at boot" if claim["onboot"] else "stopped" if claim["running"] is False else "state unknown"
-    return '%s %s "%s" (%s)' % (kind, claim["vmid"], claim["name"], state) if claim["name"] else "%s %s (%s)" % (kind, claim["vmid"], state)
+    state = (
+        "running"
+        if claim["running"]
+        else "starts at boot"
+        if claim["onboot"]
+        else "stopped"
+        if claim["running"] is False
+        else "state unknown"
+    )
+    return (
+        '%s %s "%s" (%s)' % (kind, claim["vmid"], claim["name"], state)
+        if claim["name"]
+        else "%s %s (%s)" % (kind, claim["vmid"], state)
+    )
 
 
 def claimed_twice(cards: Table) -> list[str]:
@@ -74,12 +95,17 @@ def driver_conflicts(cards: Table) -> list[str]:
         for claim in card["claimed_by"]:
             if claim["type"] == "lxc" and (claim["running"] or claim["onboot"]):
                 if card["driver"] == "vfio-pci":
-                    found.append("%s is bound to vfio-pci, and %s needs the host's nvidia driver on it" % (address, label(claim)))
+                    found.append(
+                        "%s is bound to vfio-pci, and %s needs the host's nvidia driver on it" % (address, label(claim))
+                    )
                 elif card["vfio_at_boot"]:
                     text = "%s goes to vfio-pci at the next boot (%s), and %s needs nvidia on it"
                     found.append(text % (address, card["vfio_at_boot"], label(claim)))
             if claim["type"] == "vm" and claim["running"] and card["driver"] not in (None, "vfio-pci"):
-                found.append("%s is bound to %s although %s runs with it" % (address, card["driver"] or "no driver", label(claim)))
+                found.append(
+                    "%s is bound to %s although %s runs with it"
+                    % (address, card["driver"] or "no driver", label(claim))
+                )
     return found
 
 

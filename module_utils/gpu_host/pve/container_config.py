@@ -1,9 +1,10 @@
 """One LXC container of Proxmox VE: how the GPUs' device nodes get into it.
 
-Two styles: `devN:` lines, for which Proxmox makes node and cgroup rule at each start from the device's number of that moment,
-and hand-written `lxc.cgroup2.devices.allow` and `lxc.mount.entry` lines, which hold numbers that change with a boot.
-Sources: pve-docs pct.conf(5), lxc.container.conf(5).
+Two styles: `devN:` lines, for which Proxmox makes node and cgroup rule at each start from the device's number of that
+moment, and hand-written `lxc.cgroup2.devices.allow` and `lxc.mount.entry` lines, which hold numbers that change with a
+boot. Sources: pve-docs pct.conf(5), lxc.container.conf(5).
 """
+
 from __future__ import annotations
 
 import re
@@ -15,7 +16,8 @@ _DEV = re.compile(r"dev([0-9]+)$")
 _RULE = re.compile(r"([abc])\s+(\*|\d+):(\*|\d+)\s+([rwm]+)")
 _GPU_NODE = re.compile(r"/dev/nvidia([0-9]+)$")
 NVIDIA_NODE = re.compile(r"/dev/nvidia")
-# Without these no CUDA program starts; nvidia-uvm-tools, nvidia-modeset and nvidia-caps are for profilers, displays and MIG.
+# Without these no CUDA program starts; nvidia-uvm-tools, nvidia-modeset and nvidia-caps are for profilers, displays and
+# MIG.
 REQUIRED_NODES = ("/dev/nvidiactl", "/dev/nvidia-uvm")
 GPU_KEYS = re.compile(r"(dev[0-9]+|features|unprivileged)$")
 
@@ -34,26 +36,39 @@ def device(index: int, value: str) -> dict[str, Any]:
 
 
 def rule(key: str, value: str) -> dict[str, Any] | None:
-    """A cgroup device rule: {key, type, major (None: any), minor (None: any), access, value}; None if it cannot be read."""
+    """A cgroup device rule: {key, type, major (None: any), minor (None: any), access, value}; None if it cannot be
+    read."""
     text = value.partition("#")[0].strip()
     match = _RULE.match(text)
     if not match:
-        return {"key": key, "type": "a", "major": None, "minor": None, "access": "rwm", "value": text} if text == "a" else None
+        return (
+            {"key": key, "type": "a", "major": None, "minor": None, "access": "rwm", "value": text}
+            if text == "a"
+            else None
+        )
     kind, major, minor, access = match.groups()
     return {"key": key, "type": kind, "major": number(major), "minor": number(minor), "access": access, "value": text}
 
 
 def mount(value: str) -> dict[str, Any] | None:
-    """An `lxc.mount.entry`, in the form of fstab: {source, target, options, optional, value}; None if it cannot be read."""
+    """An `lxc.mount.entry`, in the form of fstab: {source, target, options, optional, value}; None if it cannot be
+    read."""
     words = value.partition(" #")[0].split()
     if len(words) < 2:
         return None
     options = words[3].split(",") if len(words) > 3 else []
-    return {"source": words[0], "target": "/" + words[1].lstrip("/"), "options": options, "optional": "optional" in options, "value": value}
+    return {
+        "source": words[0],
+        "target": "/" + words[1].lstrip("/"),
+        "options": options,
+        "optional": "optional" in options,
+        "value": value,
+    }
 
 
 def read(config: GuestConfig) -> dict[str, Any]:
-    """The facts of one configuration: what is in force now, and under `next_start` the same with the pending changes applied."""
+    """The facts of one configuration: what is in force now, and under `next_start` the same with the pending changes
+    applied."""
     settings = config.current.settings()
     changed, deleted = pending_changes(config.pending)
     after = {key: value for key, value in settings.items() if key not in deleted}
@@ -74,7 +89,11 @@ def read(config: GuestConfig) -> dict[str, Any]:
 
 
 def _devices(settings: dict[str, str], raw: list[tuple[str, str]]) -> dict[str, Any]:
-    entries = sorted((int(match.group(1)), value) for match, value in ((_DEV.match(key), value) for key, value in settings.items()) if match)
+    entries = sorted(
+        (int(match.group(1)), value)
+        for match, value in ((_DEV.match(key), value) for key, value in settings.items())
+        if match
+    )
     rules = [rule(key, value) for key, value in raw if key.startswith("lxc.cgroup") and key.endswith(".devices.allow")]
     mounts = [mount(value) for key, value in raw if key == "lxc.mount.entry"]
     devices = [device(index, value) for index, value in entries]
@@ -114,7 +133,11 @@ def missing_nodes(nodes: dict[str, Any]) -> list[str]:
 
 def suggested_devices(devices: dict[str, Any]) -> list[str]:
     """`-dev3 /dev/nvidia-uvm,mode=0666` for every node that comes by a mount or not at all, with numbers that are free."""
-    paths = [path for path, how in devices["nodes"].items() if how["by"] == "mount" and not path.startswith("/dev/nvidia-caps")]
+    paths = [
+        path
+        for path, how in devices["nodes"].items()
+        if how["by"] == "mount" and not path.startswith("/dev/nvidia-caps")
+    ]
     paths += missing_nodes(devices["nodes"])
     used = {item["key"] for item in devices["devices"]}
     free = (index for index in range(256) if "dev%d" % index not in used)

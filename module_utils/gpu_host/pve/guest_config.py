@@ -1,11 +1,13 @@
 """The grammar of a Proxmox guest configuration, /etc/pve/qemu-server/VMID.conf and /etc/pve/lxc/CTID.conf.
 
-Current settings are the lines before the first section; `[PENDING]` (`[pve:pending]` in a container) holds what applies at
-the next start, `[special:NAME]` is Proxmox's own, every other `[NAME]` is a snapshot. A reader that takes keys from the whole
-file reads snapshots as if they were in force. Source: pve-docs qm.conf(5), pct.conf(5), and what qemu-server accepts.
+Current settings are the lines before the first section; `[PENDING]` (`[pve:pending]` in a container) holds what applies
+at the next start, `[special:NAME]` is Proxmox's own, every other `[NAME]` is a snapshot. A reader that takes keys from
+the whole file reads snapshots as if they were in force. Source: pve-docs qm.conf(5), pct.conf(5), and what qemu-server
+accepts.
 
 Every line is kept as it was, so `render(parse(text)) == text` for any text.
 """
+
 from __future__ import annotations
 
 import re
@@ -139,7 +141,8 @@ def _kind(name: str) -> str:
 
 
 def properties(value: str, default_key: str) -> dict[str, str]:
-    """A property string such as `0000:01:00.0,pcie=1`: the part without `=` is the `default_key`'s; of a repeated key the last."""
+    """A property string such as `0000:01:00.0,pcie=1`: the part without `=` is the `default_key`'s; of a repeated key
+    the last."""
     result: dict[str, str] = {}
     for part in value.split(","):
         name, separator, rest = part.strip().partition("=")
@@ -154,7 +157,16 @@ def truth(value: str | None, default: bool | None = None) -> bool | None:
     """A Proxmox boolean: 1, on, yes, true or 0, off, no, false; None for anything else."""
     if value is None:
         return default
-    return {"1": True, "on": True, "yes": True, "true": True, "0": False, "off": False, "no": False, "false": False}.get(value.strip().lower())
+    return {
+        "1": True,
+        "on": True,
+        "yes": True,
+        "true": True,
+        "0": False,
+        "off": False,
+        "no": False,
+        "false": False,
+    }.get(value.strip().lower())
 
 
 def number(value: str | None) -> int | None:

@@ -1,8 +1,10 @@
 """How a Proxmox host boots: which loader, where its command line is written, and whether the running kernel has it.
 
-GRUB takes the command line from /etc/default/grub, systemd-boot from /etc/kernel/cmdline; where ESPs are kept in step by
-proxmox-boot-tool, `proxmox-boot-tool refresh` writes them. Source: pve-docs "Host Bootloader", `info grub` (Simple configuration).
+GRUB takes the command line from /etc/default/grub, systemd-boot from /etc/kernel/cmdline; where ESPs are kept in step
+by proxmox-boot-tool, `proxmox-boot-tool refresh` writes them. Source: pve-docs "Host Bootloader", `info grub` (Simple
+configuration).
 """
+
 from __future__ import annotations
 
 import re
@@ -28,9 +30,11 @@ _OF_GPUS = re.compile(
 
 
 def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
-    """{loader: grub | systemd-boot, refresh: command that applies a change, source: file, live [], configured [], to_come [], to_go []}
+    """{loader: grub | systemd-boot, refresh: command that applies a change, source: file, live [], configured [],
+    to_come [], to_go []}
 
-    `to_come` are the parameters that the next boot adds, `to_go` those about GPUs that it drops; None where a side is unknown.
+    `to_come` are the parameters that the next boot adds, `to_go` those about GPUs that it drops; None where a side is
+    unknown.
     """
     live_file = evidence.read("/proc/cmdline")
     errors.unanswered(live_file)
@@ -57,8 +61,12 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
         "source": source,
         "live": live,
         "configured": configured,
-        "to_come": [word for word in configured or [] if word not in (live or []) and not _OF_THE_LOADER.match(word)] if known else None,
-        "to_go": [word for word in live or [] if word not in (configured or []) and _OF_GPUS.match(word)] if known else None,
+        "to_come": [word for word in configured or [] if word not in (live or []) and not _OF_THE_LOADER.match(word)]
+        if known
+        else None,
+        "to_go": [word for word in live or [] if word not in (configured or []) and _OF_GPUS.match(word)]
+        if known
+        else None,
     }
 
 
@@ -82,7 +90,8 @@ def _loader(live: list[str] | None, managed: bool | None, evidence: Evidence, er
 
 
 def grub_command_line(evidence: Evidence, errors: Errors) -> list[str] | None:
-    """The parameters that update-grub will write: GRUB_CMDLINE_LINUX, then GRUB_CMDLINE_LINUX_DEFAULT; None if unreadable."""
+    """The parameters that update-grub will write: GRUB_CMDLINE_LINUX, then GRUB_CMDLINE_LINUX_DEFAULT; None if
+    unreadable."""
     main = evidence.read(GRUB_FILE)
     if not main.ok:
         errors.unanswered(main)
@@ -94,11 +103,14 @@ def grub_command_line(evidence: Evidence, errors: Errors) -> list[str] | None:
             reading = evidence.read("%s/%s" % (GRUB_DIRECTORY, name))
             errors.unanswered(reading)
             variables = assignments(reading.text, variables)
-    return ("%s %s" % (variables.get("GRUB_CMDLINE_LINUX", ""), variables.get("GRUB_CMDLINE_LINUX_DEFAULT", ""))).split()
+    return (
+        "%s %s" % (variables.get("GRUB_CMDLINE_LINUX", ""), variables.get("GRUB_CMDLINE_LINUX_DEFAULT", ""))
+    ).split()
 
 
 def assignments(text: str, before: dict[str, str]) -> dict[str, str]:
-    """The variables after a shell file of plain assignments; quotes, line breaks inside quotes, `$NAME` and `+=` are understood."""
+    """The variables after a shell file of plain assignments; quotes, line breaks inside quotes, `$NAME` and `+=` are
+    understood."""
     variables = dict(before)
     position = 0
     while True:

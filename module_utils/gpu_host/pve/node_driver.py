@@ -1,4 +1,6 @@
-"""The Proxmox host's own side of its GPUs: driver, device numbers, nodes, what makes the nodes at boot, what hands cards to vfio."""
+"""The Proxmox host's own side of its GPUs: driver, device numbers, nodes, what makes the nodes at boot, what hands
+cards to vfio."""
+
 from __future__ import annotations
 
 import re
@@ -10,17 +12,26 @@ from ..evidence.interface import ABSENT, Evidence, Listing
 _MODULE_DIRECTORIES = ("/etc/modules-load.d", "/usr/lib/modules-load.d")
 _RULE_DIRECTORIES = ("/etc/udev/rules.d", "/usr/lib/udev/rules.d")
 _UNITS = "/etc/systemd/system"
-_WANTED_BY = ("multi-user.target.wants", "pve-guests.service.wants", "sysinit.target.wants", "basic.target.wants", "default.target.wants")
+_WANTED_BY = (
+    "multi-user.target.wants",
+    "pve-guests.service.wants",
+    "sysinit.target.wants",
+    "basic.target.wants",
+    "default.target.wants",
+)
 _INTERESTING = re.compile(r"nvidia|gpu|cuda", re.I)
 _MAKES_NODES = re.compile(r"nvidia-modprobe|nvidia-persistenced|nvidia-smi|mknod|gpu-device-nodes")
-_MAKES_UVM_NODE = re.compile(r"nvidia-modprobe\s.*-\w*u|nvidia-persistenced\b.*--uvm-persistence-mode|mknod\b.*nvidia-uvm|gpu-device-nodes")
+_MAKES_UVM_NODE = re.compile(
+    r"nvidia-modprobe\s.*-\w*u|nvidia-persistenced\b.*--uvm-persistence-mode|mknod\b.*nvidia-uvm|gpu-device-nodes"
+)
 _VFIO_IDS = re.compile(r"^\s*options\s+vfio[-_]pci\s+.*?\bids=([0-9a-fA-F:,]+)", re.M)
 _VFIO_IDS_LIVE = re.compile(r"\bvfio[-_]pci\.ids=([0-9a-fA-F:,]+)")
 _MINOR = re.compile(r"^Device Minor:\s*(\d+)", re.M)
 
 
 def driver(evidence: Evidence, errors: Errors) -> dict[str, Any]:
-    """NVIDIA's driver on the host: {loaded, version, uvm_loaded, uvm_disable_hmm, majors {name: n}, nodes {path: {…}}, minors {address: n}}."""
+    """NVIDIA's driver on the host: {loaded, version, uvm_loaded, uvm_disable_hmm, majors {name: n}, nodes {path: {…}},
+    minors {address: n}}."""
     version = evidence.read("/sys/module/nvidia/version")
     errors.unanswered(version, absent_is_fine=True)
     hmm = evidence.read("/sys/module/nvidia_uvm/parameters/uvm_disable_hmm")
@@ -50,7 +61,8 @@ def character_majors(text: str) -> dict[str, int]:
 
 
 def nodes(evidence: Evidence, directory: str, errors: Errors) -> dict[str, dict[str, Any]] | None:
-    """NVIDIA's device nodes below a /dev: {path as seen inside: {kind, major, minor, mode}}; None if it cannot be listed."""
+    """NVIDIA's device nodes below a /dev: {path as seen inside: {kind, major, minor, mode}}; None if it cannot be
+    listed."""
     listing = evidence.list(directory)
     if not listing.ok:
         errors.unanswered(listing)
@@ -82,9 +94,9 @@ def _minors(evidence: Evidence) -> dict[str, int]:
 def at_boot(evidence: Evidence, errors: Errors) -> dict[str, Any]:
     """What makes NVIDIA's nodes exist before Proxmox starts its guests.
 
-    {modules {nvidia: file | None, nvidia_uvm: file | None}, makers [{path, kind: unit | udev, enabled, before_guests, makes_uvm}], ready}
-    `ready`: something enabled makes the nodes, nvidia-uvm's included, in time (udev counts: it runs before the guests).
-    None if the units cannot be listed.
+    {modules {nvidia: file | None, nvidia_uvm: file | None}, makers [{path, kind: unit | udev, enabled, before_guests,
+    makes_uvm}], ready} `ready`: something enabled makes the nodes, nvidia-uvm's included, in time (udev counts: it runs
+    before the guests). None if the units cannot be listed.
     """
     modules: dict[str, str | None] = {"nvidia": None, "nvidia_uvm": None}
     for directory in _MODULE_DIRECTORIES:
@@ -100,7 +112,10 @@ def at_boot(evidence: Evidence, errors: Errors) -> dict[str, Any]:
     units = evidence.list(_UNITS)
     errors.unanswered(units)
     makers = _unit_makers(evidence, units) + _udev_makers(evidence)
-    ready = any(maker["enabled"] and maker["makes_uvm"] and (maker["kind"] == "udev" or maker["before_guests"]) for maker in makers)
+    ready = any(
+        maker["enabled"] and maker["makes_uvm"] and (maker["kind"] == "udev" or maker["before_guests"])
+        for maker in makers
+    )
     return {"modules": modules, "makers": makers, "ready": ready if units.ok else None}
 
 
@@ -111,7 +126,11 @@ def _unit_makers(evidence: Evidence, units: Listing) -> list[dict[str, Any]]:
             for name, entry in evidence.list("%s/%s" % (_UNITS, wants)).entries.items():
                 enabled[name] = entry.target or "%s/%s" % (_UNITS, name)
     names = {name for name in enabled if _INTERESTING.search(name)}
-    names |= {name for name, entry in units.entries.items() if name.endswith(".service") and entry.kind == "file" and _INTERESTING.search(name)}
+    names |= {
+        name
+        for name, entry in units.entries.items()
+        if name.endswith(".service") and entry.kind == "file" and _INTERESTING.search(name)
+    }
     makers = []
     for name in sorted(names):
         path = "%s/%s" % (_UNITS, name) if name in units.entries else enabled[name]
@@ -138,7 +157,9 @@ def _udev_makers(evidence: Evidence) -> list[dict[str, Any]]:
             if not (name.endswith(".rules") and _INTERESTING.search(name)):
                 continue
             path = "%s/%s" % (directory, name)
-            text = "\n".join(line for line in evidence.read(path).text.splitlines() if not line.lstrip().startswith("#"))
+            text = "\n".join(
+                line for line in evidence.read(path).text.splitlines() if not line.lstrip().startswith("#")
+            )
             if _MAKES_NODES.search(text):
                 uvm = bool(_MAKES_UVM_NODE.search(text))
                 makers.append({"path": path, "kind": "udev", "enabled": True, "before_guests": True, "makes_uvm": uvm})

@@ -1,4 +1,5 @@
 """All guests of a Proxmox node: their configurations, resolved against the node's PCI devices, and what runs of them."""
+
 from __future__ import annotations
 
 import re
@@ -15,11 +16,13 @@ MAPPING_FILE = "/etc/pve/mapping/pci.cfg"
 _NAME = re.compile(r"([0-9]{1,9})\.conf$")
 
 
-def vms(evidence: Evidence, errors: Errors, node: str | None, devices: dict[str, dict[str, Any]] | None) -> dict[str, dict[str, Any]] | None:
+def vms(
+    evidence: Evidence, errors: Errors, node: str | None, devices: dict[str, dict[str, Any]] | None
+) -> dict[str, dict[str, Any]] | None:
     """VMID -> facts of pve_vm.read plus what its devices are here; of a VM without PCI devices only name and type.
 
-    Beyond pve_vm.read: `gpus` [addresses that it can get] (None: unknown), `gpu_count`, `claims` [addresses that it holds],
-    `running`, `qemu` (pve_qemu.parse), `restart_pending` [text], `gpus_without_pcie`, `clique_faults`,
+    Beyond pve_vm.read: `gpus` [addresses that it can get] (None: unknown), `gpu_count`, `claims` [addresses that it
+    holds], `running`, `qemu` (pve_qemu.parse), `restart_pending` [text], `gpus_without_pcie`, `clique_faults`,
     `needed_window_mib`, `faults`. None if the directory cannot be listed.
     """
     listing = evidence.list(VM_DIRECTORY)
@@ -40,14 +43,20 @@ def vms(evidence: Evidence, errors: Errors, node: str | None, devices: dict[str,
             mapping = pci_mapping.parse(reading.text)
         for entry in entries:
             resolve(entry, mapping or {}, node, devices)
-        result[vmid] = {**facts, **_vm_state(evidence, errors, vmid, facts), **_vm_devices(facts["next_start"], devices)}
+        result[vmid] = {
+            **facts,
+            **_vm_state(evidence, errors, vmid, facts),
+            **_vm_devices(facts["next_start"], devices),
+        }
         result[vmid]["claims"] = _claims(result[vmid], devices)
         result[vmid]["file"] = path
         result[vmid]["faults"] = _faults(path, config, [entry for entry in entries if entry["problem"]])
     return result
 
 
-def _configurations(evidence: Evidence, errors: Errors, directory: str, names: list[str]) -> list[tuple[str, str, guest_config.GuestConfig]]:
+def _configurations(
+    evidence: Evidence, errors: Errors, directory: str, names: list[str]
+) -> list[tuple[str, str, guest_config.GuestConfig]]:
     found = []
     for name in names:
         match = _NAME.match(name)
@@ -62,8 +71,14 @@ def _configurations(evidence: Evidence, errors: Errors, directory: str, names: l
     return found
 
 
-def resolve(entry: dict[str, Any], mapping: dict[str, list[dict[str, Any]]], node: str | None, devices: dict[str, dict[str, Any]] | None) -> None:
-    """Add to a hostpci entry: `addresses` (every function; of a mapping every alternative), `gpus`, `qemu_id`, `alternatives`
+def resolve(
+    entry: dict[str, Any],
+    mapping: dict[str, list[dict[str, Any]]],
+    node: str | None,
+    devices: dict[str, dict[str, Any]] | None,
+) -> None:
+    """Add to a hostpci entry: `addresses` (every function; of a mapping every alternative), `gpus`, `qemu_id`,
+    `alternatives`
     (how many devices a mapping leaves Proxmox to choose from) and `with_pcie`, the value as it should be on Q35.
 
     `gpus` is None where it cannot be known; `qemu_id` is None where QEMU gets several functions, which it names
@@ -84,7 +99,9 @@ def resolve(entry: dict[str, Any], mapping: dict[str, list[dict[str, Any]]], nod
     entry["gpus"] = None if unknown else [item for item in addresses if _is_gpu(item, devices)]
     count = max(functions_per_alternative) if functions_per_alternative else len(addresses)
     entry["qemu_id"] = entry["key"] if count <= 1 else None
-    entry["with_pcie"] = ",".join([*(part for part in entry["value"].split(",") if not part.strip().startswith("pcie=")), "pcie=1"])
+    entry["with_pcie"] = ",".join(
+        [*(part for part in entry["value"].split(",") if not part.strip().startswith("pcie=")), "pcie=1"]
+    )
     entry["alternatives"] = max(len(functions_per_alternative), 1)
 
 
@@ -132,18 +149,23 @@ def _vm_devices(hardware: dict[str, Any], devices: dict[str, dict[str, Any]] | N
         "gpus": gpus if known else None,
         "gpu_count": sum(len(entry["gpus"]) // entry["alternatives"] for entry in gpu_entries) if known else None,
         "gpu_entries": [entry["key"] for entry in gpu_entries],
-        "gpus_without_pcie": ["%s (%s)" % (entry["key"], ", ".join(entry["gpus"])) for entry in gpu_entries if not entry["pcie"]],
+        "gpus_without_pcie": [
+            "%s (%s)" % (entry["key"], ", ".join(entry["gpus"])) for entry in gpu_entries if not entry["pcie"]
+        ],
         "clique_faults": clique_faults(hardware, gpu_entries) if known else None,
         "needed_window_mib": _window(gpus, devices) if known else None,
     }
 
 
 def _claims(vm: dict[str, Any], devices: dict[str, dict[str, Any]] | None) -> list[str]:
-    """The GPUs that a VM holds, if it runs; else those that it will take for certain (a mapping leaves Proxmox the choice)."""
+    """The GPUs that a VM holds, if it runs; else those that it will take for certain (a mapping leaves Proxmox the
+    choice)."""
     if vm["qemu"] is not None:
         addresses = {str(device["address"]).lower() for device in vm["qemu"]["devices"].values()}
     else:
-        addresses = {item for entry in vm["next_start"]["hostpci"] if entry["alternatives"] == 1 for item in entry["gpus"] or []}
+        addresses = {
+            item for entry in vm["next_start"]["hostpci"] if entry["alternatives"] == 1 for item in entry["gpus"] or []
+        }
     return sorted(address for address in addresses if _is_gpu(address, devices))
 
 
@@ -156,7 +178,10 @@ def clique_faults(hardware: dict[str, Any], gpu_entries: list[dict[str, Any]]) -
     keys = {entry["key"] for entry in hardware["hostpci"]}
     for device in sorted(cliques):
         if "." in device:
-            faults.append("%s: QEMU's -set cannot address a name with a dot; name the function, .0, in %s" % (device, device.partition(".")[0]))
+            faults.append(
+                "%s: QEMU's -set cannot address a name with a dot; name the function, .0, in %s"
+                % (device, device.partition(".")[0])
+            )
         elif device not in keys:
             faults.append("%s has a clique and is no device of this VM: QEMU will not start" % device)
     for entry in gpu_entries:
@@ -169,12 +194,15 @@ def clique_faults(hardware: dict[str, Any], gpu_entries: list[dict[str, Any]]) -
     if len(values) > 1:
         faults.append("cliques differ (%s): no P2P between them" % ", ".join(map(str, values)))
     if hardware["hypervisor_hidden"]:
-        faults.append("the hypervisor is hidden (hidden=1, x-vga=1 or kvm=off), so the driver does not look for a clique")
+        faults.append(
+            "the hypervisor is hidden (hidden=1, x-vga=1 or kvm=off), so the driver does not look for a clique"
+        )
     return faults
 
 
 def _window(gpus: list[str], devices: dict[str, dict[str, Any]] | None) -> int | None:
-    """MiB of 64-bit address space that the BARs of these cards need, each aligned to its own size; None if a size is unknown."""
+    """MiB of 64-bit address space that the BARs of these cards need, each aligned to its own size; None if a size is
+    unknown."""
     total = 0.0
     for address in gpus:
         bars = (devices or {}).get(address, {}).get("bars")
@@ -188,11 +216,13 @@ def _window(gpus: list[str], devices: dict[str, dict[str, Any]] | None) -> int |
 
 
 def containers(evidence: Evidence, errors: Errors, driver: dict[str, Any]) -> dict[str, dict[str, Any]] | None:
-    """CTID -> facts of pve_lxc.read plus what the host knows of its nodes; of a container without GPU nodes only name and type.
+    """CTID -> facts of pve_lxc.read plus what the host knows of its nodes; of a container without GPU nodes only name
+    and type.
 
     Beyond pve_lxc.read: `gpus` [addresses, or nodes that the driver does not know], `gpu_count`,
     `claims`, `running`, `live_nodes`, `missing_nodes`, `suggested_devices`, `stale_rules`,
-    `wrong_majors`, `absent_optional`, `root_only_nodes`, `restart_pending`, `faults`. None if the directory cannot be listed.
+    `wrong_majors`, `absent_optional`, `root_only_nodes`, `restart_pending`, `faults`. None if the directory cannot be
+    listed.
     """
     listing = evidence.list(CT_DIRECTORY)
     if not listing.ok:
@@ -259,7 +289,8 @@ def _container_nodes(facts: dict[str, Any], driver: dict[str, Any]) -> dict[str,
         "root_only_nodes": [
             item["path"]
             for item in after["devices"]
-            if container_config.NVIDIA_NODE.match(item["path"] or "") and not (item["mode"] or item["uid"] or item["gid"])
+            if container_config.NVIDIA_NODE.match(item["path"] or "")
+            and not (item["mode"] or item["uid"] or item["gid"])
         ],
         "restart_pending": pending if facts["running"] is not None else None,
     }
@@ -267,7 +298,11 @@ def _container_nodes(facts: dict[str, Any], driver: dict[str, Any]) -> dict[str,
 
 def _faults(path: str, config: guest_config.GuestConfig, entries: list[dict[str, Any]]) -> list[str]:
     """What Proxmox would ignore or refuse in the current settings, each with file and line."""
-    faults = ["%s line %d: not a setting: %s" % (path, line.number, line.text.strip()[:60]) for line in config.current.lines if line.is_junk]
+    faults = [
+        "%s line %d: not a setting: %s" % (path, line.number, line.text.strip()[:60])
+        for line in config.current.lines
+        if line.is_junk
+    ]
     faults += ["%s: %s is set more than once; the last counts" % (path, key) for key in config.current.duplicates()]
     faults += ["%s: %s: %s" % (path, entry["key"], entry["problem"]) for entry in entries]
     return sorted(set(faults))

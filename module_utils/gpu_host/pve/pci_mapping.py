@@ -1,4 +1,5 @@
 """PCI resource mappings of a Proxmox cluster, /etc/pve/mapping/pci.cfg: which device a name stands for on which node."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -8,7 +9,8 @@ from .vm_config import address
 
 
 def parse(text: str) -> dict[str, list[dict[str, Any]]]:
-    """Name -> its maps, [{node, devices [{slot, function, address}], id, subsystem_id, iommu_group}]. Several maps of one
+    """Name -> its maps, [{node, devices [{slot, function, address}], id, subsystem_id, iommu_group}]. Several maps of
+    one
     node are alternatives: Proxmox takes the first that is free. What is not a map is ignored."""
     result: dict[str, list[dict[str, Any]]] = {}
     name = None
@@ -32,7 +34,13 @@ def _map(value: str) -> dict[str, Any]:
         found = address(part)
         if found:
             place, function = found
-            devices.append({"slot": place, "function": function, "address": None if function is None else "%s.%d" % (place, function)})
+            devices.append(
+                {
+                    "slot": place,
+                    "function": function,
+                    "address": None if function is None else "%s.%d" % (place, function),
+                }
+            )
     return {
         "node": options.get("node"),
         "devices": devices,

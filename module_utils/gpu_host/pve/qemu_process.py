@@ -1,4 +1,5 @@
 """The running QEMU process of a VM, which shows what is in force whatever the configuration has become since."""
+
 from __future__ import annotations
 
 import json
@@ -14,7 +15,8 @@ _DEVICE_ID = re.compile(r"hostpci(\d+)(?:\.\d+)?$")
 def parse(cmdline: bytes, vmid: str) -> dict[str, Any] | None:
     """Facts of a NUL-separated command line, None if it is not the QEMU of this VM (a stale pid file, a reused pid).
 
-    {machine_type, chipset, devices {id: {address, slot, bus, pcie}}, cliques, hides_hypervisor, address_window_mib, cpu}
+    {machine_type, chipset, devices {id: {address, slot, bus, pcie}}, cliques, hides_hypervisor, address_window_mib,
+    cpu}
     """
     words = [word.decode("utf-8", "replace") for word in cmdline.split(b"\0")]
     options = list(zip(words, words[1:]))
@@ -45,7 +47,8 @@ def parse(cmdline: bytes, vmid: str) -> dict[str, Any] | None:
         "chipset": chipset_of(machine_type) if machine_type else None,
         "devices": devices,
         "cliques": extra["cliques"],
-        "hides_hypervisor": extra["hides_hypervisor"] or any("kvm=off" in value.split(",") for option, value in options if option == "-cpu"),
+        "hides_hypervisor": extra["hides_hypervisor"]
+        or any("kvm=off" in value.split(",") for option, value in options if option == "-cpu"),
         "address_window_mib": extra["address_window_mib"],
         "cpu": cpu,
     }
@@ -62,7 +65,8 @@ def _device(value: str) -> dict[str, str]:
 
 
 def differences(vm: dict[str, Any], running: dict[str, Any]) -> list[str]:
-    """What of the configuration (facts of pve_vm.read) the running process does not show yet: each needs a stop and a start."""
+    """What of the configuration (facts of pve_vm.read) the running process does not show yet: each needs a stop and a
+    start."""
     found = []
     wanted = vm["machine"]["chipset"]
     if wanted and running["chipset"] and wanted != running["chipset"]:
@@ -79,8 +83,12 @@ def differences(vm: dict[str, Any], running: dict[str, Any]) -> list[str]:
             addresses = ", ".join(str(device["address"]) for device in attached)
             found.append("%s: configured %s, running with %s" % (entry["key"], entry["value"], addresses))
         if bool(entry["pcie"]) != all(device["pcie"] for device in attached):
-            found.append("%s: configured pcie=%d, running on bus %s" % (entry["key"], bool(entry["pcie"]), attached[0]["bus"]))
-    found += ["hostpci%d: still attached to the running VM, no longer configured" % slot for slot in sorted(running_slots)]
+            found.append(
+                "%s: configured pcie=%d, running on bus %s" % (entry["key"], bool(entry["pcie"]), attached[0]["bus"])
+            )
+    found += [
+        "hostpci%d: still attached to the running VM, no longer configured" % slot for slot in sorted(running_slots)
+    ]
     for device in sorted(set(vm["cliques"]) | set(running["cliques"])):
         configured, live = vm["cliques"].get(device), running["cliques"].get(device)
         if configured != live:

@@ -2,6 +2,7 @@
 
 Sources: pve-docs qm.conf(5) and qm-pci-passthrough; the defaults are Proxmox's (no `machine` line means `pc`, i440FX).
 """
+
 from __future__ import annotations
 
 import re
@@ -16,17 +17,21 @@ _CLIQUE = re.compile(r"device\.(hostpci[0-9]+(?:\.[0-9]+)?)\.x-nv-gpudirect-cliq
 _HOLE64 = re.compile(r"(?:q35|i440FX)-pcihost\.pci-hole64-size=([0-9.]+)([KMGT]?)B?$", re.I)
 _OVMF_WINDOW = re.compile(r"name=opt/ovmf/X-PciMmio64Mb,string=([0-9]+)$")
 ID_OVERRIDES = ("vendor-id", "device-id", "sub-vendor-id", "sub-device-id")
-# Settings whose pending change alters what the GPUs see; another pending key (a note, a network card) is nobody's fault.
+# Settings whose pending change alters what the GPUs see; another pending key (a note, a network card) is nobody's
+# fault.
 GPU_KEYS = re.compile(r"(machine|bios|cpu|args|numa[0-9]*|hugepages|hostpci[0-9]+|arch)$")
 
 
 def address(text: str) -> tuple[str, int | None] | None:
-    """`01:00.0` or `0000:01:00` -> (slot in the kernel's form `0000:01:00`, function or None for all); None if it is none."""
+    """`01:00.0` or `0000:01:00` -> (slot in the kernel's form `0000:01:00`, function or None for all); None if it is
+    none."""
     match = _ADDRESS.match(text.strip())
     if not match:
         return None
     domain, bus, device, function = match.groups()
-    return "%04x:%s:%s" % (int(domain or "0", 16), bus.lower(), device.lower()), None if function is None else int(function)
+    return "%04x:%s:%s" % (int(domain or "0", 16), bus.lower(), device.lower()), None if function is None else int(
+        function
+    )
 
 
 def machine(value: str | None, arch: str | None = None) -> dict[str, Any]:
@@ -39,7 +44,12 @@ def machine(value: str | None, arch: str | None = None) -> dict[str, Any]:
     else:
         chipset = chipset_of(kind)
     version = re.search(r"-(\d+(?:\.\d+)+(?:\+pve\d+)?)$", kind or "")
-    return {"value": value, "chipset": chipset, "version": version.group(1) if version else None, "viommu": options.get("viommu")}
+    return {
+        "value": value,
+        "chipset": chipset,
+        "version": version.group(1) if version else None,
+        "viommu": options.get("viommu"),
+    }
 
 
 def chipset_of(kind: str) -> str | None:
@@ -53,7 +63,8 @@ def chipset_of(kind: str) -> str | None:
 
 
 def cpu(value: str | None) -> dict[str, Any]:
-    """{value, type, hidden, phys_bits: number | "host" | None}; without a `cpu` line the type is Proxmox's default kvm64."""
+    """{value, type, hidden, phys_bits: number | "host" | None}; without a `cpu` line the type is Proxmox's default
+    kvm64."""
     options = properties(value or "", "cputype")
     bits = options.get("phys-bits")
     return {
@@ -78,7 +89,9 @@ def hostpci(slot: int, value: str) -> dict[str, Any]:
             problems.append("%r is not a PCI address" % part)
             continue
         place, function = found
-        devices.append({"slot": place, "function": function, "address": None if function is None else "%s.%d" % (place, function)})
+        devices.append(
+            {"slot": place, "function": function, "address": None if function is None else "%s.%d" % (place, function)}
+        )
     if not devices and not problems and "mapping" not in options:
         problems.append("names neither a device nor a mapping")
     if devices and "mapping" in options:
@@ -125,7 +138,11 @@ def args_facts(words: list[str]) -> dict[str, Any]:
             if ovmf:
                 window = int(ovmf.group(1))
         elif option == "-cpu":
-            hides = "kvm=off" in value.split(",") or "-hypervisor" in value.split(",") or "hypervisor=off" in value.split(",")
+            hides = (
+                "kvm=off" in value.split(",")
+                or "-hypervisor" in value.split(",")
+                or "hypervisor=off" in value.split(",")
+            )
     return {"cliques": cliques, "hides_hypervisor": hides, "address_window_mib": window}
 
 
@@ -147,7 +164,8 @@ def effective(config: GuestConfig) -> dict[str, str]:
 
 
 def read(config: GuestConfig) -> dict[str, Any]:
-    """The facts of one configuration: what is in force now, and under `next_start` the same keys with the pending changes
+    """The facts of one configuration: what is in force now, and under `next_start` the same keys with the pending
+    changes
     applied (equal where nothing is pending)."""
     changed, deleted = pending_changes(config.pending)
     current = config.current.settings()
@@ -169,7 +187,11 @@ def _hardware(settings: dict[str, str]) -> dict[str, Any]:
     """What the guest sees with these settings."""
     memory = properties(settings.get("memory", "512"), "current")
     extra = args_facts(split_args(settings.get("args", "")))
-    entries = sorted((int(match.group(1)), value) for match, value in ((_HOSTPCI.match(key), value) for key, value in settings.items()) if match)
+    entries = sorted(
+        (int(match.group(1)), value)
+        for match, value in ((_HOSTPCI.match(key), value) for key, value in settings.items())
+        if match
+    )
     devices = [hostpci(slot, value) for slot, value in entries]
     processor = cpu(settings.get("cpu"))
     return {
@@ -178,7 +200,9 @@ def _hardware(settings: dict[str, str]) -> dict[str, Any]:
         "cpu": processor,
         # Hidden by the setting, by a hand-written -cpu, or by x-vga=1, which implies it unless `hidden` is set.
         "hypervisor_hidden": bool(
-            processor["hidden"] or extra["hides_hypervisor"] or (processor["hidden"] is None and any(device["x_vga"] for device in devices))
+            processor["hidden"]
+            or extra["hides_hypervisor"]
+            or (processor["hidden"] is None and any(device["x_vga"] for device in devices))
         ),
         "args": settings.get("args"),
         "cliques": extra["cliques"],

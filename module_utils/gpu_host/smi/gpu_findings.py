@@ -1,8 +1,10 @@
-"""What stands out among the GPUs: lists of the ones that are slowed, lost, dirty and so on, for checks that only ask "is it empty?".
+"""What stands out among the GPUs: lists of the ones that are slowed, lost, dirty and so on, for checks that only ask
+"is it empty?".
 
-Every list is None (unknown) when no GPU offends but one of them could not be judged, or a GPU is missing from the output:
-only a look at every GPU makes an empty list. Lost GPUs stand in ``lost`` alone and are not judged elsewhere.
+Every list is None (unknown) when no GPU offends but one of them could not be judged, or a GPU is missing from the
+output: only a look at every GPU makes an empty list. Lost GPUs stand in ``lost`` alone and are not judged elsewhere.
 """
+
 from __future__ import annotations
 
 from typing import Any, Callable, Union
@@ -14,7 +16,8 @@ Facts = dict[str, Any]
 Verdict = Union[dict[str, Any], bool, None]
 
 HARDWARE_REASONS = ("hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown")
-# More memory in use than a driver needs for itself on an idle card; a container does not see the processes of other containers.
+# More memory in use than a driver needs for itself on an idle card; a container does not see the processes of other
+# containers.
 IDLE_MEMORY_MIB = 1024
 
 
@@ -27,7 +30,9 @@ def label(address: str, index: int | None) -> str:
     return "GPU at %s" % address if index is None else "GPU %s (%s)" % (index, address)
 
 
-def offending(devices: dict[str, Facts] | None, whole: bool, judge: Callable[[Facts], Verdict]) -> list[dict[str, Any]] | None:
+def offending(
+    devices: dict[str, Facts] | None, whole: bool, judge: Callable[[Facts], Verdict]
+) -> list[dict[str, Any]] | None:
     """``[{address, index, label, …details}]`` of the GPUs that `judge` objects to; None as the module's text says."""
     if devices is None:
         return None
@@ -45,26 +50,34 @@ def offending(devices: dict[str, Facts] | None, whole: bool, judge: Callable[[Fa
 
 
 def findings(devices: dict[str, Facts] | None, whole: bool) -> dict[str, Any]:
-    """Every computed list, by name; the same names always. Each entry has ``address``, ``index``, ``label`` and what is named here.
+    """Every computed list, by name; the same names always. Each entry has ``address``, ``index``, ``label`` and what is
+    named here.
 
-    - ``recovery_needed`` (`action`), ``ecc_errors`` (`uncorrectable`, …), ``ecc_change_pending`` (`current`, `pending`),
-      ``remapping_unfinished`` (`pending`, `failure`), ``slowed`` by hardware (`reasons`), ``hot`` (`temperature_c`, `limit_c`, `margin_c`)
-    - ``mig_enabled``, ``compute_mode_restricted`` (`compute_mode`), ``persistence_off``, ``unlicensed`` (`license`), ``fabric_not_ready``
-      (`state`, `status`)
-    - ``width_reduced`` (`width`, `width_max`), ``generation_reduced`` under load (`generation`, `generation_max`), ``bar1_smaller_than_memory``
-      (`bar1_mib`, `memory_mib`)
+    - ``recovery_needed`` (`action`), ``ecc_errors`` (`uncorrectable`, …), ``ecc_change_pending`` (`current`,
+      `pending`),
+      ``remapping_unfinished`` (`pending`, `failure`), ``slowed`` by hardware (`reasons`), ``hot`` (`temperature_c`,
+      `limit_c`, `margin_c`)
+    - ``mig_enabled``, ``compute_mode_restricted`` (`compute_mode`), ``persistence_off``, ``unlicensed`` (`license`),
+      ``fabric_not_ready`` (`state`, `status`)
+    - ``width_reduced`` (`width`, `width_max`), ``generation_reduced`` under load (`generation`, `generation_max`),
+      ``bar1_smaller_than_memory`` (`bar1_mib`, `memory_mib`)
 
-    Distinct values over all GPUs, None where one is unknown: ``models``, ``memory_sizes_mib``, ``architectures``, ``vbios_versions``,
-    ``power_limits_w``, ``ecc_modes``, ``addressing_modes``, ``mig_modes``; ``differing``: names of those of the first kinds that have several.
-    Whether any GPU shows a value at all: ``recovery_reported``, ``link_reported``, ``fabric_present``, ``vgpu_present``. The lowest over all:
-    ``link_width_lowest``, ``link_generation_max_lowest``. ``loaded``: addresses under load. ``idle``; ``busy``: ``[{address, index, reason}]``.
+    Distinct values over all GPUs, None where one is unknown: ``models``, ``memory_sizes_mib``, ``architectures``,
+    ``vbios_versions``,
+    ``power_limits_w``, ``ecc_modes``, ``addressing_modes``, ``mig_modes``; ``differing``: names of those of the first
+    kinds that have several. Whether any GPU shows a value at all: ``recovery_reported``, ``link_reported``,
+    ``fabric_present``,
+    ``vgpu_present``. The lowest over all:
+    ``link_width_lowest``, ``link_generation_max_lowest``. ``loaded``: addresses under load. ``idle``; ``busy``:
+    ``[{address, index, reason}]``.
     """
     lists = {name: offending(devices, whole, judge) for name, judge in _JUDGES.items()}
     return {**lists, **_spread(devices, whole), **_use(devices, whole)}
 
 
 def _spread(devices: dict[str, Facts] | None, whole: bool) -> dict[str, Any]:
-    """Distinct values over all GPUs (None where unknown for one), and what kind of judgement the driver's output allows."""
+    """Distinct values over all GPUs (None where unknown for one), and what kind of judgement the driver's output
+    allows."""
     alive = [facts for facts in (devices or {}).values() if not facts["lost"]]
 
     def values(name: str) -> list[Any] | None:
@@ -95,7 +108,9 @@ def _spread(devices: dict[str, Facts] | None, whole: bool) -> dict[str, Any]:
         "fabric_present": _reported(alive, "fabric_state"),
         "link_width_lowest": _lowest(alive, "link_width", whole),
         "link_generation_max_lowest": _lowest(alive, "link_generation_max", whole),
-        "loaded": [where for where, facts in (devices or {}).items() if _under_load(facts)] if devices is not None else None,
+        "loaded": [where for where, facts in (devices or {}).items() if _under_load(facts)]
+        if devices is not None
+        else None,
     }
 
 
@@ -112,7 +127,8 @@ def _lowest(alive: list[Facts], name: str, whole: bool) -> Any:
 
 
 def _reported(alive: list[Facts], *names: str) -> bool | None:
-    """Whether a GPU shows a value, or an unreadable one, in one of `names`; False if all say N/A or the driver lacks the field."""
+    """Whether a GPU shows a value, or an unreadable one, in one of `names`; False if all say N/A or the driver lacks
+    the field."""
     if not alive:
         return None
     return any(facts[name] not in (None, NOT_APPLICABLE) for facts in alive for name in names)
@@ -137,7 +153,10 @@ def _use(devices: dict[str, Facts] | None, whole: bool) -> dict[str, Any]:
             reasons.append({"address": where, "index": facts["index"], "reason": reason})
         elif facts["lost"] or load is None or used is None or facts["processes"] is None:
             unsure = True
-    return {"busy": reasons if reasons or not unsure else None, "idle": False if reasons else (None if unsure else True)}
+    return {
+        "busy": reasons if reasons or not unsure else None,
+        "idle": False if reasons else (None if unsure else True),
+    }
 
 
 def _recovery(facts: Facts) -> Verdict:
@@ -154,7 +173,12 @@ def _ecc_errors(facts: Facts) -> Verdict:
     count: Any = (facts["ecc_volatile"] or {}).get("uncorrectable")
     if known_number(count) and count > 0:
         found["uncorrectable"] = count
-    for name in ("ecc_sram_threshold_exceeded", "ecc_channel_repair_pending", "ecc_tpc_repair_pending", "ecc_unrepairable_memory"):
+    for name in (
+        "ecc_sram_threshold_exceeded",
+        "ecc_channel_repair_pending",
+        "ecc_tpc_repair_pending",
+        "ecc_unrepairable_memory",
+    ):
         if facts[name] is True:
             found[name[4:]] = True
     if found:
@@ -187,7 +211,11 @@ def _slowed(facts: Facts) -> Verdict:
     if reasons is None:
         return None
     active = [name for name in HARDWARE_REASONS if name in reasons] if isinstance(reasons, list) else []
-    return {"reasons": active, "power_draw_w": facts["power_draw_w"], "temperature_c": facts["temperature_c"]} if active else False
+    return (
+        {"reasons": active, "power_draw_w": facts["power_draw_w"], "temperature_c": facts["temperature_c"]}
+        if active
+        else False
+    )
 
 
 def _hot(facts: Facts) -> Verdict:
@@ -242,7 +270,11 @@ def _generation(facts: Facts) -> Verdict:
     """Judged under load only: an idle link drops its speed to save power. Host Max of 0 or N/A says nothing."""
     if not _under_load(facts) or _is_vgpu(facts):
         return False
-    limits = [facts[name] for name in ("link_generation_max", "link_generation_host_max") if known_number(facts[name]) and facts[name] > 0]
+    limits = [
+        facts[name]
+        for name in ("link_generation_max", "link_generation_host_max")
+        if known_number(facts[name]) and facts[name] > 0
+    ]
     now = facts["link_generation"]
     if not known_number(now) or not known_number(facts["link_generation_max"]):
         return None
@@ -271,7 +303,11 @@ def _fabric(facts: Facts) -> Verdict:
         return False
     if state is None:
         return None
-    return {"state": state, "status": status} if state != "Completed" or status not in ("Success", NOT_APPLICABLE, None) else False
+    return (
+        {"state": state, "status": status}
+        if state != "Completed" or status not in ("Success", NOT_APPLICABLE, None)
+        else False
+    )
 
 
 _JUDGES: dict[str, Callable[[Facts], Verdict]] = {

@@ -1,8 +1,9 @@
 """Which element of ``nvidia-smi -q`` holds which fact of a GPU, in every spelling of drivers 470 to 610.
 
-The XML and the text form name the same things differently; ``device`` reads either into the same dictionary. A field that the
-driver does not print is None (unknown), one that it prints as N/A is ``"n/a"``.
+The XML and the text form name the same things differently; ``device`` reads either into the same dictionary. A field
+that the driver does not print is None (unknown), one that it prints as N/A is ``"n/a"``.
 """
+
 from __future__ import annotations
 
 import re
@@ -27,7 +28,8 @@ _LINK, _LINK_TEXT = "pci/pci_gpu_link_info/", "pci/gpu link info/"
 
 
 def _ceiling(name: str) -> tuple[str, str]:
-    """Driver 610 moved the limits one level down, into "GPU Ceiling Power Limit" (the XML name after that of the text form)."""
+    """Driver 610 moved the limits one level down, into "GPU Ceiling Power Limit" (the XML name after that of the text
+    form)."""
     xml = "_" in name
     section = _GPU_POWER if xml else _GPU_POWER_TEXT
     return section + name, section + ("gpu_ceiling_power_limit/" if xml else "gpu ceiling power limit/") + name
@@ -46,7 +48,11 @@ _FIELDS: dict[str, tuple[Callable[[Any], Any], tuple[str, ...], tuple[str, ...]]
     "persistence": (_YES, ("persistence_mode",), ("persistence mode",)),
     "addressing_mode": (_WORD, ("addressing_mode",), ("addressing mode",)),
     "compute_mode": (_WORD, ("compute_mode",), ("compute mode",)),
-    "virtualization_mode": (_WORD, ("gpu_virtualization_mode/virtualization_mode",), ("gpu virtualization mode/virtualization mode",)),
+    "virtualization_mode": (
+        _WORD,
+        ("gpu_virtualization_mode/virtualization_mode",),
+        ("gpu virtualization mode/virtualization mode",),
+    ),
     "vgpu_license": (
         _WORD,
         ("vgpu_software_licensed_product/license_status", "grid_licensed_product/license_status"),
@@ -67,8 +73,14 @@ _FIELDS: dict[str, tuple[Callable[[Any], Any], tuple[str, ...], tuple[str, ...]]
     "memory_utilization_percent": (_PERCENT, ("utilization/memory_util",), ("utilization/memory",)),
     "power_draw_w": (
         _WATT,
-        (*(_GPU_POWER + name for name in ("instant_power_draw", "power_draw", "average_power_draw")), "power_readings/power_draw"),
-        (*(_GPU_POWER_TEXT + name for name in ("instantaneous power draw", "power draw", "average power draw")), "power readings/power draw"),
+        (
+            *(_GPU_POWER + name for name in ("instant_power_draw", "power_draw", "average_power_draw")),
+            "power_readings/power_draw",
+        ),
+        (
+            *(_GPU_POWER_TEXT + name for name in ("instantaneous power draw", "power draw", "average power draw")),
+            "power readings/power draw",
+        ),
     ),
     "power_limit_w": (
         _WATT,
@@ -86,15 +98,35 @@ _FIELDS: dict[str, tuple[Callable[[Any], Any], tuple[str, ...], tuple[str, ...]]
         ("gpu power readings/max power limit", "power readings/max power limit"),
     ),
     "temperature_c": (_CELSIUS, ("temperature/gpu_temp",), ("temperature/gpu current temp",)),
-    "temperature_margin_c": (_CELSIUS, ("temperature/gpu_temp_tlimit",), ("temperature/gpu t.limit temp", "temperature/gpu current t.limit temp")),
+    "temperature_margin_c": (
+        _CELSIUS,
+        ("temperature/gpu_temp_tlimit",),
+        ("temperature/gpu t.limit temp", "temperature/gpu current t.limit temp"),
+    ),
     "temperature_shutdown_c": (_CELSIUS, ("temperature/gpu_temp_max_threshold",), ("temperature/gpu shutdown temp",)),
     "temperature_slowdown_c": (_CELSIUS, ("temperature/gpu_temp_slow_threshold",), ("temperature/gpu slowdown temp",)),
-    "temperature_max_operating_c": (_CELSIUS, ("temperature/gpu_temp_max_gpu_threshold",), ("temperature/gpu max operating temp",)),
+    "temperature_max_operating_c": (
+        _CELSIUS,
+        ("temperature/gpu_temp_max_gpu_threshold",),
+        ("temperature/gpu max operating temp",),
+    ),
     # From Ada on the limits are margins: degrees left of the present one at which the GPU slows down or stops.
-    "temperature_margin_slowdown_c": (_CELSIUS, ("temperature/gpu_temp_slow_tlimit_threshold",), ("temperature/gpu slowdown t.limit temp",)),
-    "temperature_margin_shutdown_c": (_CELSIUS, ("temperature/gpu_temp_max_tlimit_threshold",), ("temperature/gpu shutdown t.limit temp",)),
+    "temperature_margin_slowdown_c": (
+        _CELSIUS,
+        ("temperature/gpu_temp_slow_tlimit_threshold",),
+        ("temperature/gpu slowdown t.limit temp",),
+    ),
+    "temperature_margin_shutdown_c": (
+        _CELSIUS,
+        ("temperature/gpu_temp_max_tlimit_threshold",),
+        ("temperature/gpu shutdown t.limit temp",),
+    ),
     "memory_temperature_c": (_CELSIUS, ("temperature/memory_temp",), ("temperature/memory current temp",)),
-    "memory_temperature_max_c": (_CELSIUS, ("temperature/gpu_temp_max_mem_threshold",), ("temperature/memory max operating temp",)),
+    "memory_temperature_max_c": (
+        _CELSIUS,
+        ("temperature/gpu_temp_max_mem_threshold",),
+        ("temperature/memory max operating temp",),
+    ),
     "clock_graphics_mhz": (_MHZ, ("clocks/graphics_clock",), ("clocks/graphics",)),
     "clock_graphics_max_mhz": (_MHZ, ("max_clocks/graphics_clock",), ("max clocks/graphics",)),
     "clock_memory_mhz": (_MHZ, ("clocks/mem_clock",), ("clocks/memory",)),
@@ -106,7 +138,11 @@ _FIELDS: dict[str, tuple[Callable[[Any], Any], tuple[str, ...], tuple[str, ...]]
         ("ecc_errors/aggregate/sram_threshold_exceeded",),
         ("ecc errors/aggregate/sram threshold exceeded",),
     ),
-    "ecc_channel_repair_pending": (_YES, ("ecc_errors/channel_repair_pending",), ("ecc errors/channel repair pending",)),
+    "ecc_channel_repair_pending": (
+        _YES,
+        ("ecc_errors/channel_repair_pending",),
+        ("ecc errors/channel repair pending",),
+    ),
     "ecc_tpc_repair_pending": (_YES, ("ecc_errors/tpc_repair_pending",), ("ecc errors/tpc repair pending",)),
     "ecc_unrepairable_memory": (_YES, ("ecc_errors/unrepairable_memory",), ("ecc errors/unrepairable memory",)),
     "retired_pages_pending": (
@@ -116,8 +152,16 @@ _FIELDS: dict[str, tuple[Callable[[Any], Any], tuple[str, ...], tuple[str, ...]]
     ),
     "link_generation": (_PLAIN, (_LINK + "pcie_gen/current_link_gen",), (_LINK_TEXT + "pcie generation/current",)),
     "link_generation_max": (_PLAIN, (_LINK + "pcie_gen/max_link_gen",), (_LINK_TEXT + "pcie generation/max",)),
-    "link_generation_device_max": (_PLAIN, (_LINK + "pcie_gen/max_device_link_gen",), (_LINK_TEXT + "pcie generation/device max",)),
-    "link_generation_host_max": (_PLAIN, (_LINK + "pcie_gen/max_host_link_gen",), (_LINK_TEXT + "pcie generation/host max",)),
+    "link_generation_device_max": (
+        _PLAIN,
+        (_LINK + "pcie_gen/max_device_link_gen",),
+        (_LINK_TEXT + "pcie generation/device max",),
+    ),
+    "link_generation_host_max": (
+        _PLAIN,
+        (_LINK + "pcie_gen/max_host_link_gen",),
+        (_LINK_TEXT + "pcie generation/host max",),
+    ),
     "link_width": (_LANES, (_LINK + "link_widths/current_link_width",), (_LINK_TEXT + "link width/current",)),
     "link_width_max": (_LANES, (_LINK + "link_widths/max_link_width",), (_LINK_TEXT + "link width/max",)),
     "link_replays": (_PLAIN, ("pci/replay_counter",), ("pci/replays since reset",)),
@@ -132,7 +176,16 @@ _REMAPPED_ROWS = {
 }
 _REASON_LABELS = {"idle": "gpu_idle", "display_clock_setting": "display_clocks_setting"}
 # Fields that other readers fill, so that a GPU has the same keys whatever it was read from.
-_FILLED_APART = ("index", "lost", "clock_event_reasons", "remapped_rows", "ecc_volatile", "ecc_aggregate", "processes", "mig_devices")
+_FILLED_APART = (
+    "index",
+    "lost",
+    "clock_event_reasons",
+    "remapped_rows",
+    "ecc_volatile",
+    "ecc_aggregate",
+    "processes",
+    "mig_devices",
+)
 
 
 def empty() -> dict[str, Any]:
@@ -164,7 +217,9 @@ def device(gpu: Node, form: str) -> dict[str, Any]:
 
 def location(gpu: Node, form: str) -> str | None:
     """The PCI address of a block."""
-    return smi_values.address(gpu.text("id")) or smi_values.address(gpu.text("pci/pci_bus_id" if form == "xml" else "pci/bus id"))
+    return smi_values.address(gpu.text("id")) or smi_values.address(
+        gpu.text("pci/pci_bus_id" if form == "xml" else "pci/bus id")
+    )
 
 
 def unreadable(gpu: Node, form: str) -> list[tuple[str, str]]:
@@ -179,8 +234,13 @@ def unreadable(gpu: Node, form: str) -> list[tuple[str, str]]:
 
 
 def _reasons(gpu: Node, xml: bool) -> list[str] | str | None:
-    """Names of the active clock event reasons as NVML spells them (``hw_slowdown``); None where the hardware's are not readable."""
-    for section in ("clocks_event_reasons", "clocks_throttle_reasons") if xml else ("clocks event reasons", "clocks throttle reasons"):
+    """Names of the active clock event reasons as NVML spells them (``hw_slowdown``); None where the hardware's are not
+    readable."""
+    for section in (
+        ("clocks_event_reasons", "clocks_throttle_reasons")
+        if xml
+        else ("clocks event reasons", "clocks throttle reasons")
+    ):
         node = gpu.find(section)
         if node is None:
             continue
@@ -203,11 +263,14 @@ def _remapped_rows(gpu: Node, xml: bool) -> dict[str, Any] | str | None:
         return None
     if not node.children:
         return smi_values.NOT_APPLICABLE if smi_values.is_not_applicable(node.value) else None
-    return {name: read(node.text(in_xml if xml else in_text)) for name, (read, in_xml, in_text) in _REMAPPED_ROWS.items()}
+    return {
+        name: read(node.text(in_xml if xml else in_text)) for name, (read, in_xml, in_text) in _REMAPPED_ROWS.items()
+    }
 
 
 def _ecc(node: Node | None) -> dict[str, Any] | None:
-    """``{correctable, uncorrectable}`` summed over the memories; ``"n/a"`` if no counter applies; None if one is unknown.
+    """``{correctable, uncorrectable}`` summed over the memories; ``"n/a"`` if no counter applies; None if one is
+    unknown.
 
     Ampere and later count SRAM and DRAM; before that there were single bit and double bit totals.
     """
@@ -242,7 +305,8 @@ def _ecc_kind(node: Node, entry: Node) -> str | None:
 
 
 def _processes(gpu: Node, xml: bool) -> list[dict[str, Any]] | None:
-    """``{pid, type, name, memory_mib}`` of each; None if the list is not there. `type` is C, G, C+G or M as nvidia-smi has it."""
+    """``{pid, type, name, memory_mib}`` of each; None if the list is not there. `type` is C, G, C+G or M as nvidia-smi
+    has it."""
     section = gpu.find("processes")
     if section is None or (not section.children and section.value.strip().lower() not in ("", "none")):
         return None
@@ -252,5 +316,12 @@ def _processes(gpu: Node, xml: bool) -> list[dict[str, Any]] | None:
     for entry in entries:
         kind, name, memory = (entry.text(path) for path in names)
         pid = smi_values.whole(entry.text("pid") if xml else entry.value)
-        found.append({"pid": pid, "type": smi_values.word(kind), "name": smi_values.word(name), "memory_mib": smi_values.number(memory, "MiB")})
+        found.append(
+            {
+                "pid": pid,
+                "type": smi_values.word(kind),
+                "name": smi_values.word(name),
+                "memory_mib": smi_values.number(memory, "MiB"),
+            }
+        )
     return found

@@ -1,4 +1,6 @@
-"""One log of ``nvidia-smi -q``, whichever way it was printed: a small tree for each GPU, and what went wrong on the way."""
+"""One log of ``nvidia-smi -q``, whichever way it was printed: a small tree for each GPU, and what went wrong on the
+way."""
+
 from __future__ import annotations
 
 import re
@@ -101,5 +103,9 @@ def unreachable(text: str) -> list[dict[str, object]]:
         where = smi_values.address(match.group("address"))
         if where is not None:
             index = match.group("index")
-            found[where] = {"index": int(index) if index else None, "address": where, "reason": " ".join(match.group("reason").split())}
+            found[where] = {
+                "index": int(index) if index else None,
+                "address": where,
+                "reason": " ".join(match.group("reason").split()),
+            }
     return list(found.values())

@@ -1,8 +1,9 @@
 """``nvidia-smi -q -x``: XML, also cut off, concatenated or damaged. Every whole ``<gpu>`` block is kept.
 
-Elements differ by driver (DTD v10 to v13): see log_fields.py. Only the text from ``<nvidia_smi_log>`` on is parsed, so no document type
-and no entity ever reaches the parser; a log that declares entities is refused.
+Elements differ by driver (DTD v10 to v13): see log_fields.py. Only the text from ``<nvidia_smi_log>`` on is parsed, so
+no document type and no entity ever reaches the parser; a log that declares entities is refused.
 """
+
 from __future__ import annotations
 
 import re
@@ -43,9 +44,15 @@ def parse(data: bytes) -> Log | None:
 
 
 def order(data: bytes) -> list[str] | None:
-    """PCI addresses in the order of the blocks, at a fraction of the cost of ``parse``; None unless `data` is one whole log."""
+    """PCI addresses in the order of the blocks, at a fraction of the cost of ``parse``; None unless `data` is one whole
+    log."""
     attached, found = _ATTACHED.findall(data), [smi_values.address(where.decode()) for where in _BLOCK.findall(data)]
-    if len(_START.findall(data)) != 1 or data.count(b"</gpu>") != len(found) or not data.rstrip().endswith(_END) or None in found:
+    if (
+        len(_START.findall(data)) != 1
+        or data.count(b"</gpu>") != len(found)
+        or not data.rstrip().endswith(_END)
+        or None in found
+    ):
         return None
     named = [where for where in found if where is not None]
     return named if attached == [b"%d" % len(found)] and len(set(named)) == len(named) else None
@@ -63,7 +70,9 @@ def _parse_one(data: bytes) -> Log:
         builder.feed(_BARE_AMPERSAND.sub(b"&amp;", data))
         log.closed = True
     except expat.ExpatError as error:
-        log.problems.append("is cut off or damaged at line %d of the XML (%s)" % (error.lineno, expat.ErrorString(error.code)))
+        log.problems.append(
+            "is cut off or damaged at line %d of the XML (%s)" % (error.lineno, expat.ErrorString(error.code))
+        )
     except _TooLarge as error:
         log.problems.append(str(error))
     root = builder.root

@@ -1,4 +1,6 @@
-"""The table that plain ``nvidia-smi`` prints, for bundles that hold nothing better. Three lines a GPU; MIG rows are no GPUs."""
+"""The table that plain ``nvidia-smi`` prints, for bundles that hold nothing better. Three lines a GPU; MIG rows are no
+GPUs."""
+
 from __future__ import annotations
 
 import re
@@ -118,5 +120,10 @@ def _processes(table: Table, tail: str | None) -> None:
         owner = by_index.get(int(found.group("gpu"))) if found else None
         if found is not None and owner is not None:
             memory = smi_values.number(found.group("memory"), "MiB")
-            process = {"pid": int(found.group("pid")), "type": found.group("type"), "name": found.group("name").strip(), "memory_mib": memory}
+            process = {
+                "pid": int(found.group("pid")),
+                "type": found.group("type"),
+                "name": found.group("name").strip(),
+                "memory_mib": memory,
+            }
             owner["processes"].append(process)

@@ -1,4 +1,5 @@
 """``nvidia-smi --query-gpu=… --format=csv``: columns by the name in the header line, never by position."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -49,11 +50,16 @@ _BOOLEANS = {
 
 
 def rows(data: bytes, columns: Sequence[str] = ()) -> list[dict[str, str]]:
-    """Each line as a dictionary by column name. Without `columns` the first line that has more than one cell is the header.
+    """Each line as a dictionary by column name. Without `columns` the first line that has more than one cell is the
+    header.
 
     A line with another number of cells than the header (cut off, a message in between) is left out.
     """
-    lines = [line.split(",") for line in smi_values.plain(data.decode("utf-8", "replace")).split("\n")[:_ROWS_LIMIT] if line.strip()]
+    lines = [
+        line.split(",")
+        for line in smi_values.plain(data.decode("utf-8", "replace")).split("\n")[:_ROWS_LIMIT]
+        if line.strip()
+    ]
     cells = [[cell.strip() for cell in line] for line in lines]
     names = list(columns)
     if not names:

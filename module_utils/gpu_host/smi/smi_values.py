@@ -1,8 +1,10 @@
 """The words that nvidia-smi prints in place of a value, and how each is read.
 
-Three answers are kept apart everywhere: a value; ``"n/a"`` (the tool says that the field does not apply to this GPU); and
+Three answers are kept apart everywhere: a value; ``"n/a"`` (the tool says that the field does not apply to this GPU);
+and
 ``None`` (unknown: the tool could not tell, or printed something that is no value). Words as seen in drivers 470 to 610.
 """
+
 from __future__ import annotations
 
 import re
@@ -19,8 +21,10 @@ _NOT_APPLICABLE_WORDS = {
 }
 # Anything that NVML answers with an error string: the value is unknown, and a lost GPU says so in nearly every field.
 _ERROR_WORDS = re.compile(
-    r"(?i)err!|unknown|unknown error|gpu is lost|gpu requires reset|reset required|insufficient permissions|insufficient resources"
-    r"|no permission|not found|timeout|in use|error|failed|internal error|invalid argument|memory error|irq issue|function not found"
+    r"(?i)err!|unknown|unknown error|gpu is lost|gpu requires reset|reset required|insufficient "
+    r"permissions|insufficient resources"
+    r"|no permission|not found|timeout|in use|error|failed|internal error|invalid argument|memory error|irq "
+    r"issue|function not found"
 )
 _NUMBER = re.compile(r"([+-]?\d{1,15}(?:\.\d{1,9})?) ?([A-Za-z%/()]{0,8})")
 _ADDRESS = re.compile(r"(?i)(?:0x)?([0-9a-f]{4,8}):([0-9a-f]{2}):([0-9a-f]{2})\.([0-7])")

@@ -1,8 +1,10 @@
 """The matrices of ``nvidia-smi topo``: a header of labels, then one row a label, then a legend.
 
-Seen in the field: tabs or blanks between cells, terminal codes around the header (also without their ESC byte), an indented block, a
-prompt line above, no legend, no blank line before it, a header whose labels ran together, rows cut off.
+Seen in the field: tabs or blanks between cells, terminal codes around the header (also without their ESC byte), an
+indented block, a prompt line above, no legend, no blank line before it, a header whose labels ran together, rows cut
+off.
 """
+
 from __future__ import annotations
 
 import re
@@ -19,7 +21,8 @@ _NIC_LEGEND = re.compile(r"\s*(NIC\d{1,3}):\s+(\S{1,64})\s*")
 
 @dataclass
 class Matrix:
-    """`columns`: labels of the header in order (GPUs, then NICs). `rows`: label -> its cells, split at tabs if there are tabs."""
+    """`columns`: labels of the header in order (GPUs, then NICs). `rows`: label -> its cells, split at tabs if there
+    are tabs."""
 
     columns: list[str] = field(default_factory=list)
     rows: dict[str, list[str]] = field(default_factory=dict)
@@ -58,7 +61,8 @@ def parse(data: bytes) -> Matrix | None:
 
 
 def _header(words: list[str]) -> list[str]:
-    """The labels of a header line; empty if the line is none. Labels that ran together (``GPU0GPU1mlx5_0``) are taken apart."""
+    """The labels of a header line; empty if the line is none. Labels that ran together (``GPU0GPU1mlx5_0``) are taken
+    apart."""
     labels: list[str] = []
     for word in words:
         if word in ("CPU", "NUMA", "GPU", "Affinity"):

@@ -1,4 +1,5 @@
 """What a benchmark's figures mean: GPU samples, targets, the run before. Pure functions."""
+
 from __future__ import annotations
 
 import statistics
@@ -12,7 +13,8 @@ _COLUMNS = {"pwr": "power_w", "sm": "utilization_percent", "rxpci": "pcie_rx_mb_
 
 
 def samples(text: str) -> dict[str, dict[str, dict[str, float]]] | None:
-    """``{gpu index: {power_w, utilization_percent, pcie_rx_mb_s, pcie_tx_mb_s: {mean, max}}}`` of `nvidia-smi dmon`; None without samples.
+    """``{gpu index: {power_w, utilization_percent, pcie_rx_mb_s, pcie_tx_mb_s: {mean, max}}}`` of `nvidia-smi dmon`;
+    None without samples.
 
     Columns are found by the names in its head line, which differ from driver to driver; a "-" is no sample.
     """
@@ -42,45 +44,75 @@ def generator_name(generator: dict[str, Any]) -> str:
     """For a person: the name, the version, how it was started."""
     if generator["name"] == BUILTIN:
         return "builtin (our own small one)"
-    return "%s %s (%s)" % (generator["name"], generator["version"] or "of unknown version", " ".join(generator["start"]))
+    return "%s %s (%s)" % (
+        generator["name"],
+        generator["version"] or "of unknown version",
+        " ".join(generator["start"]),
+    )
 
 
 def is_report(content: Any) -> bool:
     """Whether a file can be a baseline: a report as the action writes it."""
     cells = content.get("cells") if isinstance(content, dict) else None
     named = ("concurrency", "prompt_tokens_asked", "output_tokens_asked")
-    return isinstance(cells, list) and all(isinstance(cell, dict) and all(isinstance(cell.get(name), int) for name in named) for cell in cells)
+    return isinstance(cells, list) and all(
+        isinstance(cell, dict) and all(isinstance(cell.get(name), int) for name in named) for cell in cells
+    )
 
 
 def comparable(before: dict[str, Any] | None, generator: dict[str, Any]) -> tuple[dict[str, Any] | None, list[str]]:
     """The baseline where the same generator measured it, else None; and what is to be said of it.
 
-    Generators count differently (where a token begins, what a first token is), so that figures of two are no comparison.
+    Generators count differently (where a token begins, what a first token is), so that figures of two are no
+    comparison.
     """
     if not before:
         return None, []
     then = before.get("generator")
     then = then if isinstance(then, dict) else {"name": BUILTIN, "version": None}  # reports before there was a choice
     if then.get("name") != generator["name"]:
-        return None, ["the baseline was measured with %s, this run with %s: they are not compared" % (then.get("name"), generator["name"])]
+        return None, [
+            "the baseline was measured with %s, this run with %s: they are not compared"
+            % (then.get("name"), generator["name"])
+        ]
     if then.get("version") != generator["version"]:
         versions = (then.get("version"), generator["name"], generator["version"])
         return before, ["the baseline was measured with version %s of %s, this run with version %s" % versions]
     return before, []
 
 
-def findings(cells: list[dict[str, Any]], targets: dict[str, Any], before: dict[str, Any] | None) -> list[dict[str, str]]:
-    """``[{severity, text}]``: loads without figures, failed requests, targets that are missed, cells that are slower than the run before."""
+def findings(
+    cells: list[dict[str, Any]], targets: dict[str, Any], before: dict[str, Any] | None
+) -> list[dict[str, str]]:
+    """``[{severity, text}]``: loads without figures, failed requests, targets that are missed, cells that are slower
+    than the run before."""
     found = []
     for cell in cells:
         if cell["seconds"] is None:
-            found.append({"severity": "error", "text": "%s: no figures: %s" % (cell_name(cell), "; ".join(cell["problems"]))})
+            found.append(
+                {"severity": "error", "text": "%s: no figures: %s" % (cell_name(cell), "; ".join(cell["problems"]))}
+            )
         elif cell["failed"]:
             why = "; ".join(cell["problems"]) or "they did not end in time, or no reason is given"
-            found.append({"severity": "error", "text": "%s: %d of %d requests failed: %s" % (cell_name(cell), cell["failed"], cell["requests"], why)})
-    single = [cell["per_stream_tokens_per_s"] for cell in cells if cell["concurrency"] == 1 and cell["per_stream_tokens_per_s"]]
+            found.append(
+                {
+                    "severity": "error",
+                    "text": "%s: %d of %d requests failed: %s"
+                    % (cell_name(cell), cell["failed"], cell["requests"], why),
+                }
+            )
+    single = [
+        cell["per_stream_tokens_per_s"]
+        for cell in cells
+        if cell["concurrency"] == 1 and cell["per_stream_tokens_per_s"]
+    ]
     wanted = (
-        ("single_stream_tokens_per_s", "a single stream", max(single) if single else None, "no cell with one request at a time ran"),
+        (
+            "single_stream_tokens_per_s",
+            "a single stream",
+            max(single) if single else None,
+            "no cell with one request at a time ran",
+        ),
         ("output_tokens_per_s", "output tokens", _best(cells, "output_tokens_per_s"), "nothing was measured"),
         ("total_tokens_per_s", "total tokens", _best(cells, "total_tokens_per_s"), "nothing was measured"),
     )
@@ -91,12 +123,21 @@ def findings(cells: list[dict[str, Any]], targets: dict[str, Any], before: dict[
         if value is None:
             found.append({"severity": "error", "text": "target %s: %s" % (name, missing)})
         elif value < float(target):
-            found.append({"severity": "error", "text": "%s: %.1f tokens/s at best, the target is %.1f" % (words, value, float(target))})
+            found.append(
+                {
+                    "severity": "error",
+                    "text": "%s: %.1f tokens/s at best, the target is %.1f" % (words, value, float(target)),
+                }
+            )
     old = {cell_name(cell): cell for cell in (before or {}).get("cells") or ()}
     for cell in cells:
         change = _change(cell, old.get(cell_name(cell)))
         if change is not None and change < -SLOWER_SHARE:
-            text = "%s: %.1f output tokens/s, %.0f %% slower than the baseline" % (cell_name(cell), cell["output_tokens_per_s"], -change * 100)
+            text = "%s: %.1f output tokens/s, %.0f %% slower than the baseline" % (
+                cell_name(cell),
+                cell["output_tokens_per_s"],
+                -change * 100,
+            )
             found.append({"severity": "error", "text": text})
     return found
 
@@ -104,7 +145,15 @@ def findings(cells: list[dict[str, Any]], targets: dict[str, Any], before: dict[
 def table(cells: list[dict[str, Any]], before: dict[str, Any] | None) -> list[str]:
     """Lines for a terminal."""
     old = {cell_name(cell): cell for cell in (before or {}).get("cells") or ()}
-    head = "%-34s %10s %10s %10s %14s %12s %10s" % ("load", "output/s", "total/s", "stream/s", "first token s", "failed", "baseline")
+    head = "%-34s %10s %10s %10s %14s %12s %10s" % (
+        "load",
+        "output/s",
+        "total/s",
+        "stream/s",
+        "first token s",
+        "failed",
+        "baseline",
+    )
     lines = [head]
     for cell in cells:
         first, change = cell["first_token_s"], _change(cell, old.get(cell_name(cell)))

@@ -1,4 +1,6 @@
-"""Which load generator of a host measures: the engine's own, guidellm, or the small one that comes with us; and as whom it runs."""
+"""Which load generator of a host measures: the engine's own, guidellm, or the small one that comes with us; and as whom
+it runs."""
+
 from __future__ import annotations
 
 import os
@@ -31,7 +33,14 @@ class Found:
     why: list[dict[str, str]] = field(default_factory=list)
 
     def facts(self) -> dict[str, Any]:
-        return {"name": self.name, "version": self.version, "start": self.start, "known": self.known, "user": self.user, "passed_over": self.why}
+        return {
+            "name": self.name,
+            "version": self.version,
+            "start": self.start,
+            "known": self.known,
+            "user": self.user,
+            "passed_over": self.why,
+        }
 
 
 class NoGeneratorError(Exception):
@@ -39,9 +48,11 @@ class NoGeneratorError(Exception):
 
 
 def find(wanted: str, named: str | None, server: Mapping[str, Any], job: Job, directory: str) -> Found:
-    """The generator to use. `wanted` is one of generators.NAMES, `named` a Python (or, for guidellm, its program) of the inventory.
+    """The generator to use. `wanted` is one of generators.NAMES, `named` a Python (or, for guidellm, its program) of
+    the inventory.
 
-    `server`: what the facts know: engine, python (its argv[0]), environment, user_id. Raises NoGeneratorError where `wanted` is not "auto".
+    `server`: what the facts know: engine, python (its argv[0]), environment, user_id. Raises NoGeneratorError where
+    `wanted` is not "auto".
     """
     why: list[dict[str, str]] = []
     if wanted == BUILTIN:
@@ -71,7 +82,9 @@ def _usable(generator: Generator, named: str | None, server: Mapping[str, Any], 
     if refused:
         raise NoGeneratorError(refused)
     if generator.needs_tokenizer and not job.tokenizer:
-        raise NoGeneratorError("it needs the model's tokenizer, and the server's command line does not say where that is")
+        raise NoGeneratorError(
+            "it needs the model's tokenizer, and the server's command line does not say where that is"
+        )
     starts, version, user = _starts(generator, named, server, directory)
     lacking = _lacking(job.tokenizer, environment(server, user, directory)) if job.tokenizer else None
     if lacking:
@@ -107,16 +120,24 @@ def _lacking(tokenizer: str, settings: Mapping[str, str]) -> str | None:
             continue
         except OSError:
             return None  # another user's, perhaps of the server that the generator runs as
-    return "the tokenizer %s of the server's command line is not in the hub's cache (%s)" % (tokenizer, ", ".join(caches))
+    return "the tokenizer %s of the server's command line is not in the hub's cache (%s)" % (
+        tokenizer,
+        ", ".join(caches),
+    )
 
 
-def _starts(generator: Generator, named: str | None, server: Mapping[str, Any], directory: str) -> tuple[list[list[str]], str | None, int | None]:
-    """Command lines that may start it, its version, and as whom: the server's Python runs as the server's user, never as root for it."""
+def _starts(
+    generator: Generator, named: str | None, server: Mapping[str, Any], directory: str
+) -> tuple[list[list[str]], str | None, int | None]:
+    """Command lines that may start it, its version, and as whom: the server's Python runs as the server's user, never
+    as root for it."""
     program = named if named and os.path.basename(named) == generator.program else None
     if generator.program and not named:
         program = shutil.which(generator.program)
         if not program:
-            raise NoGeneratorError("it is not on the PATH of this host, and benchmark_generator_python names no environment that has it")
+            raise NoGeneratorError(
+                "it is not on the PATH of this host, and benchmark_generator_python names no environment that has it"
+            )
     if program:
         if not os.access(program, os.X_OK):
             raise NoGeneratorError("%s cannot be run" % program)
@@ -126,21 +147,32 @@ def _starts(generator: Generator, named: str | None, server: Mapping[str, Any], 
     if not python:
         raise NoGeneratorError("the server's command line does not say which Python it runs on")
     if not os.path.exists(python):
-        raise NoGeneratorError("there is no %s on this host%s" % (python, "" if named else " (does the server run in a container?)"))
+        raise NoGeneratorError(
+            "there is no %s on this host%s" % (python, "" if named else " (does the server run in a container?)")
+        )
     code, text = _run([python, "-c", _VERSION % generator.distribution], VERSION_SECONDS, server, user, directory)
     if code != 0:
         missing = "PackageNotFoundError" in text
-        raise NoGeneratorError("%s has no %s" % (python, generator.distribution) if missing else "%s: %s" % (python, generators.tail(text)))
-    return [[python, "-m", *module] for module in generator.modules], text.strip().splitlines()[-1] if text.strip() else None, user
+        raise NoGeneratorError(
+            "%s has no %s" % (python, generator.distribution) if missing else "%s: %s" % (python, generators.tail(text))
+        )
+    return (
+        [[python, "-m", *module] for module in generator.modules],
+        text.strip().splitlines()[-1] if text.strip() else None,
+        user,
+    )
 
 
 def _python_of_server(server: Mapping[str, Any]) -> tuple[str | None, int | None]:
-    """The server's interpreter, not resolved: a link is what makes a virtual environment. And the user that it belongs to."""
+    """The server's interpreter, not resolved: a link is what makes a virtual environment. And the user that it belongs
+    to."""
     first = str(server.get("python") or "")
     environment = server.get("environment") or {}
     path: str | None = first if first.startswith("/") else None
     if path and not os.path.basename(path).startswith(("python", "pypy")):
-        path = os.path.join(os.path.dirname(path), "python")  # the engine's own launcher, beside the Python that it uses
+        path = os.path.join(
+            os.path.dirname(path), "python"
+        )  # the engine's own launcher, beside the Python that it uses
     if not path and first and "/" not in first and environment.get("VIRTUAL_ENV"):
         path = os.path.join(environment["VIRTUAL_ENV"], "bin", first)
     if not path and first and "/" not in first:
@@ -150,10 +182,13 @@ def _python_of_server(server: Mapping[str, Any]) -> tuple[str | None, int | None
 
 
 def environment(server: Mapping[str, Any], user: int | None, directory: str) -> dict[str, str]:
-    """For a generator: the hub's cache of the server, since the tokenizer is there, but nothing fetched and nothing written outside `directory`."""
+    """For a generator: the hub's cache of the server, since the tokenizer is there, but nothing fetched and nothing
+    written outside `directory`."""
     theirs: Mapping[str, str] = server.get("environment") or {}
     home = theirs.get("HOME") or os.environ.get("HOME") or "/root"
-    cache = theirs.get("HF_HOME") or os.path.join(theirs.get("XDG_CACHE_HOME") or os.path.join(home, ".cache"), "huggingface")
+    cache = theirs.get("HF_HOME") or os.path.join(
+        theirs.get("XDG_CACHE_HOME") or os.path.join(home, ".cache"), "huggingface"
+    )
     made = {
         "PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C.UTF-8", "PYTHONUNBUFFERED": "1", "TMPDIR": directory,
         "HOME": home if user is not None else os.environ.get("HOME", "/root"),
@@ -167,11 +202,13 @@ def environment(server: Mapping[str, Any], user: int | None, directory: str) -> 
 
 
 def workplace(directory: str, user: int | None) -> str:
-    """A directory inside `directory` for what runs as `user`, and nobody else's: `python -m` takes modules from where it stands."""
+    """A directory inside `directory` for what runs as `user`, and nobody else's: `python -m` takes modules from where
+    it stands."""
     place = os.path.join(directory, "work" if user is None else "work-%d" % user)
     os.makedirs(place, 0o700, exist_ok=True)
     if user is not None:
-        os.chmod(directory, 0o711)  # noqa: S103  the way into its own directory; what lies beside that is not listed and not secret
+        # The way into its own directory; what lies beside that is not listed and not secret.
+        os.chmod(directory, 0o711)  # noqa: S103
         os.chown(place, user, as_user(user)["group"])
     return place
 
@@ -187,7 +224,9 @@ def as_user(user: int | None) -> dict[str, Any]:
     return {"user": user, "group": entry.pw_gid, "extra_groups": os.getgrouplist(entry.pw_name, entry.pw_gid)}
 
 
-def _run(words: Sequence[str], limit: float, server: Mapping[str, Any], user: int | None, directory: str) -> tuple[int | None, str]:
+def _run(
+    words: Sequence[str], limit: float, server: Mapping[str, Any], user: int | None, directory: str
+) -> tuple[int | None, str]:
     """Exit code (None: it did not end) and what it printed."""
     try:
         place = workplace(directory, user)

@@ -1,9 +1,11 @@
-"""Runs one load to its end, detached from whoever asked: the generator, the samples of the GPUs beside it, a file that says how far it is.
+"""Runs one load to its end, detached from whoever asked: the generator, the samples of the GPUs beside it, a file that
+says how far it is.
 
-A load takes minutes, and a connection that is silent that long may be cut. So the module returns at once with the name of a directory, and
-whoever asked looks into it: `progress` and, at the end, `result.json`. Each look renews `alive`; without looks the load ends by itself, for an
-interrupted playbook must not leave a load on a server.
+A load takes minutes, and a connection that is silent that long may be cut. So the module returns at once with the name
+of a directory, and whoever asked looks into it: `progress` and, at the end, `result.json`. Each look renews `alive`;
+without looks the load ends by itself, for an interrupted playbook must not leave a load on a server.
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -96,7 +98,9 @@ def _builtin(directory: str, order: Order, sampler: _Sampler) -> dict[str, Any]:
     cells: list[dict[str, Any]] = []
 
     def work() -> None:
-        cells.append(ours.run(job.concurrency, job.requests, job.prompt_tokens, job.output_tokens, float(job.time_limit)))
+        cells.append(
+            ours.run(job.concurrency, job.requests, job.prompt_tokens, job.output_tokens, float(job.time_limit))
+        )
 
     watch = _Watch(directory)
     thread = threading.Thread(target=work, daemon=True)
@@ -105,7 +109,10 @@ def _builtin(directory: str, order: Order, sampler: _Sampler) -> dict[str, Any]:
     while thread.is_alive() and watch.wanted():
         watch.show(ours.done, job.requests, "")
         thread.join(LOOK_SECONDS)
-    return {"cell": cells[0] if cells else generators.failed_cell(job, "it was ended: nobody looked at it any more"), "command": []}
+    return {
+        "cell": cells[0] if cells else generators.failed_cell(job, "it was ended: nobody looked at it any more"),
+        "command": [],
+    }
 
 
 def _generator(directory: str, order: Order, sampler: _Sampler) -> dict[str, Any]:
@@ -138,18 +145,25 @@ def _generator(directory: str, order: Order, sampler: _Sampler) -> dict[str, Any
         try:
             return {"cell": generators.result(generator, _result(job.result), job), "command": words}
         except (OSError, ValueError) as error:
-            problem = "%s ended well, but its result cannot be read: %s; its last lines: %s" % (generator.name, error, said)
+            problem = "%s ended well, but its result cannot be read: %s; its last lines: %s" % (
+                generator.name,
+                error,
+                said,
+            )
     return {"cell": generators.failed_cell(job, problem), "command": words}
 
 
-def _follow(process: subprocess.Popen[bytes], job: Job, watch: _Watch, sampler: _Sampler, log: Callable[[], str]) -> str | None:
+def _follow(
+    process: subprocess.Popen[bytes], job: Job, watch: _Watch, sampler: _Sampler, log: Callable[[], str]
+) -> str | None:
     """Until the generator ends by itself (None), or must be ended: why."""
     seen: int | None = None
     while process.poll() is None:
         text = log()
         count = generators.progress(text, job.requests)
         if count is not None and seen is None:
-            sampler.start()  # anew: until now the generator imported its libraries and made prompts, and the GPUs rested
+            # anew: until now the generator imported its libraries and made prompts, and the GPUs rested
+            sampler.start()
         if count == job.requests:
             sampler.stop()
         seen = count if count is not None else seen
@@ -236,7 +250,9 @@ class _Sampler:
         self.stop()
         self._out = tempfile.TemporaryFile()  # noqa: SIM115  lives as long as the load
         with contextlib.suppress(OSError):
-            self._process = subprocess.Popen(benchmark.DMON_COMMAND, stdout=self._out, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
+            self._process = subprocess.Popen(
+                benchmark.DMON_COMMAND, stdout=self._out, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL
+            )
 
     def stop(self) -> None:
         if self._process:

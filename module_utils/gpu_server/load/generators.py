@@ -1,8 +1,10 @@
-"""Load generators: how each is started, which options it must know, where the key goes, how its result file reads. Pure functions.
+"""Load generators: how each is started, which options it must know, where the key goes, how its result file reads. Pure
+functions.
 
-Read in the sources of, and run in, the versions that docs/benchmark.md names. Options are few on purpose: what is left at its default cannot
-be renamed. Every one is looked up in the installed generator's own --help first.
+Read in the sources of, and run in, the versions that docs/benchmark.md names. Options are few on purpose: what is left
+at its default cannot be renamed. Every one is looked up in the installed generator's own --help first.
 """
+
 from __future__ import annotations
 
 import difflib
@@ -45,7 +47,8 @@ Arguments = Callable[[Job], "list[tuple[str, str | None]]"]
 
 @dataclass(frozen=True)
 class Generator:
-    """`required` and `optional` give ``[(option, value)]``; an optional one that the installed version lacks is left out."""
+    """`required` and `optional` give ``[(option, value)]``; an optional one that the installed version lacks is left
+    out."""
 
     name: str
     distribution: str
@@ -62,7 +65,8 @@ class Generator:
 
 
 def _sglang_required(job: Job) -> list[tuple[str, str | None]]:
-    # "random" would fetch the ShareGPT data set; a range ratio of 1 is the exact length here, and anything down to one token at its default.
+    # "random" would fetch the ShareGPT data set; a range ratio of 1 is the exact length here, and anything down to one
+    # token at its default.
     return [
         ("--backend", "sglang-oai"), ("--base-url", job.base), ("--model", job.model), ("--dataset-name", "random-ids"),
         ("--random-input-len", str(job.prompt_tokens)), ("--random-output-len", str(job.output_tokens)), ("--random-range-ratio", "1.0"),
@@ -77,7 +81,8 @@ def _sglang_optional(job: Job) -> list[tuple[str, str | None]]:
 
 
 def _vllm_required(job: Job) -> list[tuple[str, str | None]]:
-    # Not --random-range-ratio: the exact length is 1.0 up to 0.8 and 0.0 after it, and the default in both. Not --backend: up to 0.10 it is
+    # Not --random-range-ratio: the exact length is 1.0 up to 0.8 and 0.0 after it, and the default in both. Not
+    # --backend: up to 0.10 it is
     # --endpoint-type, and the OpenAI API is the default of either.
     directory, _slash, name = job.result.rpartition("/")
     return [
@@ -112,7 +117,8 @@ def _guidellm_optional(_job: Job) -> list[tuple[str, str | None]]:
 
 
 def _of_serving(found: dict[str, Any], job: Job) -> dict[str, Any]:
-    """SGLang's and vLLM's result, which have one ancestor: totals, times in milliseconds and, with details, lists over the requests."""
+    """SGLang's and vLLM's result, which have one ancestor: totals, times in milliseconds and, with details, lists over
+    the requests."""
     completed = _count(found.get("completed"))
     if completed is None or _number(found.get("duration")) is None:
         raise ValueError("it holds no `completed` and `duration`")
@@ -161,11 +167,18 @@ def _of_guidellm(found: dict[str, Any], job: Job) -> dict[str, Any]:
     def middle(name: str, factor: float) -> dict[str, float] | None:
         value = good(name)
         percentiles = value.get("percentiles")
-        median, high = _positive(value.get("median")), _positive(percentiles.get("p95") if isinstance(percentiles, dict) else None)
+        median, high = (
+            _positive(value.get("median")),
+            _positive(percentiles.get("p95") if isinstance(percentiles, dict) else None),
+        )
         return {"median": round(median * factor, 4), "p95": round(high * factor, 4)} if median and high else None
 
     gap = middle("inter_token_latency_ms", 1.0)
-    failures = [entry for kind in ("errored", "incomplete") for entry in (_list(requests.get(kind)) if isinstance(requests, dict) else ())]
+    failures = [
+        entry
+        for kind in ("errored", "incomplete")
+        for entry in (_list(requests.get(kind)) if isinstance(requests, dict) else ())
+    ]
     infos = [entry["info"] for entry in failures if isinstance(entry, dict) and isinstance(entry.get("info"), dict)]
     errors = [str(info.get("error") or info.get("status") or "") for info in infos]
     return _cell(
@@ -184,7 +197,10 @@ def _of_guidellm(found: dict[str, Any], job: Job) -> dict[str, Any]:
 SGLANG = Generator(
     name="sglang",
     distribution="sglang",
-    modules=(("sglang.benchmark.serving",), ("sglang.bench_serving",)),  # the second is the name up to 0.5.12, and deprecated after it
+    modules=(
+        ("sglang.benchmark.serving",),
+        ("sglang.bench_serving",),
+    ),  # the second is the name up to 0.5.12, and deprecated after it
     program=None,
     verb=(),
     key_variable="OPENAI_API_KEY",
@@ -245,7 +261,8 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
 }
 
 
-# What every generator asks of a server, and this one refuses: `transformers serve` answers 422 to a request with ignore_eos, of any value.
+# What every generator asks of a server, and this one refuses: `transformers serve` answers 422 to a request with
+# ignore_eos, of any value.
 REFUSED_BY = {"transformers": "transformers serve refuses its requests (the field ignore_eos)"}
 
 
@@ -310,20 +327,24 @@ def tail(text: str) -> str:
     lines = [_BAR_LINE.sub("", line.rsplit("\r", 1)[-1]).rstrip() for line in text.split("\n")]
     if any(line.startswith("Traceback ") for line in lines):  # its frames are for the generator's authors
         lines = [line for line in lines if not line.startswith(("  ", "Traceback "))]
-    lines = [line for line in lines if not line.startswith(("Namespace(", "benchmark_args="))]  # a screenful that stands in the command
+    lines = [
+        line for line in lines if not line.startswith(("Namespace(", "benchmark_args="))
+    ]  # a screenful that stands in the command
     lines = [line.strip()[:LINE_CHARACTERS] for line in lines if line.strip() and not set(line) <= set("=-^~ ")]
     return " | ".join(lines[-TAIL_LINES:])[-TAIL_CHARACTERS:] or "it printed nothing"
 
 
 def tokenizer_of(engine: str | None, words: Sequence[str]) -> str | None:
-    """The tokenizer, or else the model, of a server's command line: a path or a name on the hub; None where the command does not say."""
+    """The tokenizer, or else the model, of a server's command line: a path or a name on the hub; None where the command
+    does not say."""
     settings = engines.flags(words)
     given = (settings.get(name) for name in ("tokenizer-path", "tokenizer"))
     return next((value for value in given if isinstance(value, str)), None) or engines.model_path(engine, words)
 
 
 def server_of(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """What a generator must know, from the facts of the server: ``{engine, python, environment, user_id, tokenizer, trust_remote_code}``."""
+    """What a generator must know, from the facts of the server: ``{engine, python, environment, user_id, tokenizer,
+    trust_remote_code}``."""
     process = facts.get("process")
     process = process if isinstance(process, dict) else {}
     words = [str(word) for word in _list(process.get("arguments"))]
@@ -340,7 +361,9 @@ def server_of(facts: Mapping[str, Any]) -> dict[str, Any]:
 
 def failed_cell(job: Job, problem: str) -> dict[str, Any]:
     """A load of which nothing is known but that it did not end well."""
-    cell = _cell(job, completed=0, seconds=None, output=None, prompt=None, per_stream=None, first=None, gap=None, errors=[])
+    cell = _cell(
+        job, completed=0, seconds=None, output=None, prompt=None, per_stream=None, first=None, gap=None, errors=[]
+    )
     return {**cell, "problems": [problem]}
 
 
@@ -372,11 +395,16 @@ def _cell(
 
 def _short(text: str) -> str:
     """The line of a traceback that says what it was."""
-    return [line.strip() for line in text.strip().splitlines() if line.strip()][-1][:300] if "Traceback" in text else " ".join(text.split())[:300]
+    return (
+        [line.strip() for line in text.strip().splitlines() if line.strip()][-1][:300]
+        if "Traceback" in text
+        else " ".join(text.split())[:300]
+    )
 
 
 def _number(value: Any) -> float | None:
-    """A figure that can be one: not NaN, which a generator divides to when nothing was completed, not negative, not a truth value."""
+    """A figure that can be one: not NaN, which a generator divides to when nothing was completed, not negative, not a
+    truth value."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
     try:

@@ -1,8 +1,10 @@
-"""Load for a server: so many requests at once through its OpenAI-compatible API, streamed, each timed. Standard library only.
+"""Load for a server: so many requests at once through its OpenAI-compatible API, streamed, each timed. Standard library
+only.
 
-For hosts that have none of the generators of generators.py: it needs no package, no tokenizer and no hub. Prompts are random words, and what
-the server counts (`usage`) is what is reported.
+For hosts that have none of the generators of generators.py: it needs no package, no tokenizer and no hub. Prompts are
+random words, and what the server counts (`usage`) is what is reported.
 """
+
 from __future__ import annotations
 
 import http.client
@@ -16,16 +18,20 @@ from typing import Any
 from urllib.parse import urlsplit
 
 _WORDS = (
-    "time year people way day man thing woman life child world school state family student group country problem hand part "
-    "place case week company system program question work number night point home water room mother area money story fact "
-    "month lot right study book eye job word business issue side kind head house service friend father power hour game line "
+    "time year people way day man thing woman life child world school state family student group country problem hand "
+    "part "
+    "place case week company system program question work number night point home water room mother area money story "
+    "fact "
+    "month lot right study book eye job word business issue side kind head house service friend father power hour "
+    "game line "
     "end member law car city community name "
 )
 WORDS = _WORDS.split()
 
 
 class Load:
-    """One cell: `requests` requests, `concurrency` at a time. `run` blocks until all have ended or `time_limit` is over."""
+    """One cell: `requests` requests, `concurrency` at a time. `run` blocks until all have ended or `time_limit` is
+    over."""
 
     def __init__(self, base: str, model: str, key: str | None, *, seed: int = 0) -> None:
         self._parts = urlsplit(base)
@@ -41,7 +47,9 @@ class Load:
         with self._lock:
             return len(self._done)
 
-    def run(self, concurrency: int, requests: int, prompt_tokens: int, output_tokens: int, time_limit: float) -> dict[str, Any]:
+    def run(
+        self, concurrency: int, requests: int, prompt_tokens: int, output_tokens: int, time_limit: float
+    ) -> dict[str, Any]:
         began = time.monotonic()
         end = began + time_limit
 
@@ -69,7 +77,8 @@ class Load:
 
     def _request(self, number: int, prompt_tokens: int, output_tokens: int, end: float) -> dict[str, Any]:
         words = random.Random("%d/%d" % (self._seed, number))
-        # Every prompt begins differently, or the prefix cache would answer. A word is a token, near enough; the server counts them.
+        # Every prompt begins differently, or the prefix cache would answer. A word is a token, near enough; the server
+        # counts them.
         prompt = " ".join(words.choice(WORDS) for _ in range(max(1, prompt_tokens)))
         while True:
             refused = set(self._refused)
@@ -78,14 +87,19 @@ class Load:
                 **{name: value for name, value in self._extras(output_tokens).items() if name not in refused},
             }  # fmt: skip
             result = self._post(body, end)
-            named = {name for name in self._extras(output_tokens) if name not in refused and name in (result["problem"] or "")}
+            named = {
+                name
+                for name in self._extras(output_tokens)
+                if name not in refused and name in (result["problem"] or "")
+            }
             if not result["refused"] or not named:
                 return result
             self._refused |= named
 
     @staticmethod
     def _extras(output_tokens: int) -> dict[str, Any]:
-        """What makes answers equally long, and counted, but is not OpenAI's: `transformers serve` answers 422 and names the field."""
+        """What makes answers equally long, and counted, but is not OpenAI's: `transformers serve` answers 422 and names
+        the field."""
         return {"min_tokens": output_tokens, "ignore_eos": True, "stream_options": {"include_usage": True}}
 
     def _post(self, body: dict[str, Any], end: float) -> dict[str, Any]:
@@ -97,7 +111,10 @@ class Load:
         try:
             kind = http.client.HTTPSConnection if self._parts.scheme == "https" else http.client.HTTPConnection
             connection = kind(self._parts.hostname or "", self._parts.port, timeout=max(1.0, end - began))
-            headers = {"Content-Type": "application/json", **({"Authorization": "Bearer " + self._key} if self._key else {})}
+            headers = {
+                "Content-Type": "application/json",
+                **({"Authorization": "Bearer " + self._key} if self._key else {}),
+            }
             connection.request("POST", "/v1/completions", json.dumps(body), headers)
             self._read(connection.getresponse(), began, result)
         except (OSError, http.client.HTTPException, ValueError) as error:
@@ -143,7 +160,8 @@ class Load:
 
 
 def summary(done: list[dict[str, Any]], requests: int, seconds: float) -> dict[str, Any]:
-    """``{completed, failed, seconds, output_tokens_per_s, total_tokens_per_s, per_stream_tokens_per_s, first_token_s, token_gap_ms, problems}``."""
+    """``{completed, failed, seconds, output_tokens_per_s, total_tokens_per_s, per_stream_tokens_per_s, first_token_s,
+    token_gap_ms, problems}``."""
     good = [one for one in done if one["ok"]]
     output, prompt = sum(one["output"] for one in good), sum(one["prompt"] for one in good)
     timed = [one for one in good if one["first_s"] and one["output"] > 1 and one["total_s"] > one["first_s"]]

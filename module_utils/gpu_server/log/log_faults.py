@@ -1,5 +1,7 @@
-"""Faults that servers report in their logs: what each means, and what to change. Sources: the engines' own messages (SGLang 0.5.8 to
-0.5.23, vLLM 0.20 to 0.32), PyTorch's and NCCL's; the direction of the memory hints is from their use, not from their wording.
+"""Faults that servers report in their logs: what each means, and what to change. Sources: the engines' own messages
+(SGLang 0.5.8 to
+0.5.23, vLLM 0.20 to 0.32), PyTorch's and NCCL's; the direction of the memory hints is from their use, not from their
+wording.
 """
 
 from __future__ import annotations
@@ -10,7 +12,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Fault:
-    """`fatal`: the server does not serve (any more). `direction`: what to do with --mem-fraction-static or its like, if anything."""
+    """`fatal`: the server does not serve (any more). `direction`: what to do with --mem-fraction-static or its like, if
+    anything."""
 
     kind: str
     pattern: re.Pattern[str]
@@ -30,13 +33,15 @@ FAULTS: tuple[Fault, ...] = (
         "memory_pool",
         r"Not enough memory\. Please try to increase --mem-fraction-static",
         True,
-        "nothing is left for the KV cache after the weights: --mem-fraction-static must hold weights and KV cache together",
+        "nothing is left for the KV cache after the weights: --mem-fraction-static must hold weights and KV cache "
+        "together",
         "Raise --mem-fraction-static (0.02 to 0.1 more), or use more GPUs. Lowering it makes it worse.",
         direction="increase",
     ),
     _fault(
         "memory_pool",
-        r"No available memory for the cache blocks|larger than the available KV cache memory|KV cache is needed, which is larger",
+        r"No available memory for the cache blocks|larger than the available KV cache memory|KV cache is needed, "
+        r"which is larger",
         True,
         "nothing, or too little, is left for the KV cache after the weights",
         "Raise --gpu-memory-utilization, or lower --max-model-len.",
@@ -44,7 +49,8 @@ FAULTS: tuple[Fault, ...] = (
     ),
     _fault(
         "unrecognized_arguments",
-        r"error: (?:unrecognized arguments?|argument [^:]+: (?:invalid choice|expected|invalid)|the following arguments are required)"
+        r"error: (?:unrecognized arguments?|argument [^:]+: (?:invalid choice|expected|invalid)|the following "
+        r"arguments are required)"
         r"|^Error: (?:No such option|Invalid value for|Got unexpected extra argument|Option '?--[\w-]+'? requires)",
         True,
         "the installed engine does not know these arguments",
@@ -60,7 +66,8 @@ FAULTS: tuple[Fault, ...] = (
     ),
     _fault(
         "model_not_found",
-        r"is not a local folder and is not a valid model identifier|RepositoryNotFoundError|Repository Not Found|GatedRepoError"
+        r"is not a local folder and is not a valid model identifier|RepositoryNotFoundError|Repository Not "
+        r"Found|GatedRepoError"
         r"|LocalEntryNotFoundError|We couldn't connect to 'https?://|Repo id must (?:be in the form|use alphanumeric)",
         True,
         "the model is not on this host and cannot be downloaded",
@@ -76,14 +83,17 @@ FAULTS: tuple[Fault, ...] = (
     ),
     _fault(
         "weights_unreadable",
-        r"SafetensorError|Error while deserializing header|PytorchStreamReader failed|UnpicklingError: invalid load key",
+        r"SafetensorError|Error while deserializing header|PytorchStreamReader failed|UnpicklingError: invalid load "
+        r"key",
         True,
         "a file of the weights is cut off or is none",
-        "Compare the sizes with the hub's and download it anew; a file of some 130 bytes is a Git LFS pointer, not the weights.",
+        "Compare the sizes with the hub's and download it anew; a file of some 130 bytes is a Git LFS pointer, not "
+        "the weights.",
     ),
     _fault(
         "dependency_missing",
-        r"Missing dependencies for serving|requires `?[\w-]{1,60}`?[^`]{0,60}[.:] ?(?:You can install it with)? ?`pip install"
+        r"Missing dependencies for serving|requires `?[\w-]{1,60}`?[^`]{0,60}[.:] ?(?:You can install it with)? ?`pip "
+        r"install"
         r"|: No module named '?(?:sglang|vllm|transformers|torch)\b",
         True,
         "a package that the engine needs is not installed in its environment",
@@ -92,7 +102,8 @@ FAULTS: tuple[Fault, ...] = (
     ),
     _fault(
         "no_cuda",
-        r"Torch not compiled with CUDA enabled|Found no NVIDIA driver on your system|No CUDA GPUs are available|CUDA driver version is insufficient",
+        r"Torch not compiled with CUDA enabled|Found no NVIDIA driver on your system|No CUDA GPUs are available|CUDA "
+        r"driver version is insufficient",
         True,
         "PyTorch in the server's environment cannot use a GPU: a build without CUDA, no driver, or one that is too old",
         "Validate the host (tag driver); then look at torch.version.cuda in the server's virtual environment.",
@@ -106,7 +117,8 @@ FAULTS: tuple[Fault, ...] = (
     ),
     _fault(
         "shm_full",
-        r"failed to extend /dev/shm|No space left on device.*(?:/dev/shm|shm)|(?:/dev/shm|shm).*No space left on device",
+        r"failed to extend /dev/shm|No space left on device.*(?:/dev/shm|shm)|(?:/dev/shm|shm).*No space left on "
+        r"device",
         True,
         "the shared memory in /dev/shm is too small for NCCL",
         "Give the host or container a larger /dev/shm (1 GiB or more).",
@@ -122,19 +134,23 @@ FAULTS: tuple[Fault, ...] = (
         "illegal_access",
         r"an illegal memory access was encountered|CUDA_ERROR_ILLEGAL_ADDRESS",
         True,
-        "a kernel accessed memory that is not its own: a fault of a kernel, of NCCL's version, or wrong data over peer-to-peer",
-        "Prove peer-to-peer with the probe (a collective of 512 KiB or more), then try another attention or MoE backend.",
+        "a kernel accessed memory that is not its own: a fault of a kernel, of NCCL's version, or wrong data over "
+        "peer-to-peer",
+        "Prove peer-to-peer with the probe (a collective of 512 KiB or more), then try another attention or MoE "
+        "backend.",
     ),
     _fault(
         "nan",
         r"NaN in the logits|NaN happened|Detected errors during sampling",
         True,
         "the model computes NaN: nothing that it answers can be trusted",
-        "Choose another attention backend (SM120: --dsa-decode-backend trtllm, before 0.5.15 --nsa-decode-backend trtllm) or KV cache type bfloat16.",
+        "Choose another attention backend (SM120: --dsa-decode-backend trtllm, before 0.5.15 --nsa-decode-backend "
+        "trtllm) or KV cache type bfloat16.",
     ),
     _fault(
         "collective_timeout",
-        r"Watchdog caught collective operation timeout|NCCL (?:watchdog|communicator) .*(?:timeout|abort)|ncclRemoteError|ncclSystemError",
+        r"Watchdog caught collective operation timeout|NCCL (?:watchdog|communicator) "
+        r".*(?:timeout|abort)|ncclRemoteError|ncclSystemError",
         True,
         "a collective never ended: a rank is gone or hangs, or peer-to-peer does not work",
         "Look for the rank that is missing; prove peer-to-peer with the probe.",
@@ -143,8 +159,10 @@ FAULTS: tuple[Fault, ...] = (
         "watchdog",
         r"[Ss]cheduler watchdog timeout|Detokenizer watchdog timeout",
         True,
-        "a scheduler did not finish a batch in the watchdog's time; all green at the GPUs points to the configuration, not to the hardware",
-        "Take recent features out one by one (hierarchical cache with speculative decoding is known to deadlock); py-spy dump shows where it waits.",
+        "a scheduler did not finish a batch in the watchdog's time; all green at the GPUs points to the "
+        "configuration, not to the hardware",
+        "Take recent features out one by one (hierarchical cache with speculative decoding is known to deadlock); "
+        "py-spy dump shows where it waits.",
     ),
     _fault(
         "out_of_memory",
@@ -156,7 +174,8 @@ FAULTS: tuple[Fault, ...] = (
     ),
     _fault(
         "worker_died",
-        r"Worker proc \S+ died unexpectedly|child process .*died|WorkerProc (?:initialization )?failed|Rank \d+ scheduler is dead"
+        r"Worker proc \S+ died unexpectedly|child process .*died|WorkerProc (?:initialization )?failed|Rank \d+ "
+        r"scheduler is dead"
         r"|Scheduler or DataParallelController .* terminated with",
         True,
         "a worker process ended by itself (a signal, the kernel's OOM killer)",
@@ -171,7 +190,8 @@ FAULTS: tuple[Fault, ...] = (
     ),
     _fault(
         "engine_dead",
-        r"EngineDeadError|EngineCore encountered (?:a fatal error|an issue)|Engine core initialization failed|AsyncLLM output_handler failed",
+        r"EngineDeadError|EngineCore encountered (?:a fatal error|an issue)|Engine core initialization "
+        r"failed|AsyncLLM output_handler failed",
         True,
         "the engine's core has ended, while its HTTP server may still answer",
         "The first error above it in the log is the cause.",

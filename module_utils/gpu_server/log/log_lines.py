@@ -1,4 +1,5 @@
-"""Lines of a server's log: split where a terminal would (progress bars use carriage returns), their time, and nothing unbounded."""
+"""Lines of a server's log: split where a terminal would (progress bars use carriage returns), their time, and nothing
+unbounded."""
 
 from __future__ import annotations
 
@@ -16,14 +17,16 @@ _STAMPS = (
     # INFO 05-15 03:30:49 [utils.py:306]
     ("no_year", re.compile(r"\b(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) (\d{2})-(\d{2}) (\d{2}):(\d{2}):(\d{2})\b")),
 )
-# What the unit of the role inference_server writes before it starts the engine. Some engines write no time, and one file holds all starts.
+# What the unit of the role inference_server writes before it starts the engine. Some engines write no time, and one
+# file holds all starts.
 UNIT_START = re.compile(r"\[[0-9-]+ [0-9:]+\] systemd starts [^ ]+\.service")
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 @dataclass(frozen=True)
 class Line:
-    """`at`: seconds since the epoch, the time of the line or of the last one before it that had one; `own`: whether it is its own."""
+    """`at`: seconds since the epoch, the time of the line or of the last one before it that had one; `own`: whether it
+    is its own."""
 
     number: int
     text: str
@@ -32,7 +35,8 @@ class Line:
 
 
 def lines_of(text: str, now: float, utc_offset_s: int = 0) -> Iterator[Line]:
-    """The lines of `text`. Times without a zone are `utc_offset_s` east of UTC; without a year, in the year before `now`."""
+    """The lines of `text`. Times without a zone are `utc_offset_s` east of UTC; without a year, in the year before
+    `now`."""
     last: float | None = None
     for number, raw in enumerate(re.split(r"\r\n|\n|\r", text), start=1):
         line = _ANSI.sub("", raw[:LINE_LIMIT]).rstrip()

@@ -1,4 +1,5 @@
-"""What a server's log says about its last start and its work: phases, progress, decode statistics, faults, NCCL's transport."""
+"""What a server's log says about its last start and its work: phases, progress, decode statistics, faults, NCCL's
+transport."""
 
 from __future__ import annotations
 
@@ -22,7 +23,9 @@ _CHANNEL = re.compile(r"Channel \d+(?:/\d+)? : (\d+)\[(\w+)\] -> (\d+)\[(\w+)\](
 _NCCL_VERSION = re.compile(r"is using nccl==([\d.]+)|NCCL version ([\d.]+)")
 _NCCL_ENVIRONMENT = re.compile(r"NCCL INFO (NCCL_\w+) set by environment to ([^.\s]+)")
 _PREFILL = re.compile(r"Prefill batch")
-_KV_TOKENS = re.compile(r"max_total_num_tokens=(\d+)|KV cache size: ([\d,]+) tokens|KV Cache is allocated\..*?#tokens: (\d+)")
+_KV_TOKENS = re.compile(
+    r"max_total_num_tokens=(\d+)|KV cache size: ([\d,]+) tokens|KV Cache is allocated\..*?#tokens: (\d+)"
+)
 _CONTEXT = re.compile(r"context_len=(\d+)|Using max model len (\d+)")
 # What a traceback ends with.
 _EXCEPTION = re.compile(r"(?:^|[\]\s])((?:\w+\.)*\w*(?:Error|Exception)): (?P<text>.+)$")
@@ -30,13 +33,17 @@ _DISABLED_P2P = re.compile(r"P2P is disabled between connected GPUs (\d+) and (\
 _GENERATION = re.compile(r"/generate$|/completions$|/responses$|/messages$")
 
 
-def read(text: str, now: float, utc_offset_s: int = 0, engine: Engine | None = None, since: float | None = None) -> dict[str, Any]:
+def read(
+    text: str, now: float, utc_offset_s: int = 0, engine: Engine | None = None, since: float | None = None
+) -> dict[str, Any]:
     """``{engine, lines, ends_with_request, started_line,
     phase, phases, progress, ready, ready_at, last_line, last_line_at, decode, faults, fatal, nccl,
-    requests, kv_tokens, context_length}`` of the last start in `text`; the same keys always, None for what the log does not say.
+    requests, kv_tokens, context_length}`` of the last start in `text`; the same keys always, None for what the log does
+    not say.
 
-    `phases`: ``[{name, at, seconds, line}]`` in the order in which they were reached; `seconds` None for the last one. With `since`
-    (when the process started) nothing that an earlier process wrote counts, even if the new one ended before its first usual line.
+    `phases`: ``[{name, at, seconds, line}]`` in the order in which they were reached; `seconds` None for the last one.
+    With `since` (when the process started) nothing that an earlier process wrote counts, even if the new one ended
+    before its first usual line.
     """
     engine = engine or engines.of_log(text[-200000:]) or engines.of_log(text[:200000])
     lines = _of_last_start(_not_before(list(lines_of(text, now, utc_offset_s)), since), engine)
@@ -49,7 +56,9 @@ def read(text: str, now: float, utc_offset_s: int = 0, engine: Engine | None = N
         "engine": engine.name if engine else None,
         "lines": len(told),
         "ends_with_request": bool(lines) and lines[-1] is not last,
-        "started_line": lines[0].number if engine and lines and (engine.starts.search(lines[0].text) or UNIT_START.match(lines[0].text)) else None,
+        "started_line": lines[0].number
+        if engine and lines and (engine.starts.search(lines[0].text) or UNIT_START.match(lines[0].text))
+        else None,
         "started_at": next((line.at for line in lines if line.at is not None), None),
         "last_line": last.text[:EXCERPT] if last else None,
         "last_line_at": last.at if last else None,
@@ -60,7 +69,11 @@ def read(text: str, now: float, utc_offset_s: int = 0, engine: Engine | None = N
 def _not_before(lines: list[Line], since: float | None) -> list[Line]:
     if since is None:
         return lines
-    older = [position for position, line in enumerate(lines) if line.own and line.at is not None and line.at < since - CLOCK_SECONDS]
+    older = [
+        position
+        for position, line in enumerate(lines)
+        if line.own and line.at is not None and line.at < since - CLOCK_SECONDS
+    ]
     return lines[older[-1] + 1 :] if older else lines
 
 
@@ -85,7 +98,13 @@ class _State:
         self._faults: dict[str, dict[str, Any]] = {}
         self._nccl: dict[str, Any] = {"version": None, "transports": {}, "environment": {}, "p2p_disabled_pairs": []}
         self._channels: dict[str, set[str]] = {}
-        self._requests: dict[str, Any] = {"ok": 0, "failed": 0, "last_code": None, "last_at": None, "health_not_ready": 0}
+        self._requests: dict[str, Any] = {
+            "ok": 0,
+            "failed": 0,
+            "last_code": None,
+            "last_at": None,
+            "health_not_ready": 0,
+        }
         self._ready_at: float | None = None
         self._ready = False
         self._kv_tokens: int | None = None
@@ -97,7 +116,12 @@ class _State:
         self._take_fault(line)
         match = _PROGRESS.search(text)
         if match and not self._ready:
-            self._progress = {"done": int(match[1]), "total": int(match[2]), "left_s": _seconds(match[4]), "phase": self._phase}
+            self._progress = {
+                "done": int(match[1]),
+                "total": int(match[2]),
+                "left_s": _seconds(match[4]),
+                "phase": self._phase,
+            }
         if "NCCL" in text or "nccl" in text or " via " in text:
             self._take_nccl(text)
         if "HTTP/" in text:
@@ -139,7 +163,13 @@ class _State:
             return
         meaning, advice, direction = fault.meaning, fault.advice, fault.direction
         if fault.kind == "out_of_memory":
-            when = "serving" if self._ready else "graphs" if self._phase in ("graphs", "autotune", "kv_cache") else "weights"
+            when = (
+                "serving"
+                if self._ready
+                else "graphs"
+                if self._phase in ("graphs", "autotune", "kv_cache")
+                else "weights"
+            )
             meaning, advice, direction = log_faults.OUT_OF_MEMORY[when]
         self._faults[fault.kind] = {
             "kind": fault.kind,
@@ -202,7 +232,9 @@ class _State:
 
     def result(self, now: float) -> dict[str, Any]:
         faults = list(self._faults.values())
-        fatal = sorted((fault for fault in faults if fault["fatal"]), key=lambda fault: fault["kind"] in log_faults.GENERAL)
+        fatal = sorted(
+            (fault for fault in faults if fault["fatal"]), key=lambda fault: fault["kind"] in log_faults.GENERAL
+        )
         self._nccl["transports"] = {name: sorted(pairs) for name, pairs in sorted(self._channels.items())}
         self._nccl["p2p_used"] = None if not self._channels else not {"SHM", "NET"} & set(self._channels)
         return {
@@ -225,7 +257,9 @@ class _State:
         if not self._batches:
             return None
         last = self._batches[-1]
-        busy = [batch["tokens_per_s"] for batch in self._batches if batch["running"] and batch["tokens_per_s"] is not None][-LAST_BATCHES:]
+        busy = [
+            batch["tokens_per_s"] for batch in self._batches if batch["running"] and batch["tokens_per_s"] is not None
+        ][-LAST_BATCHES:]
         full = last["usage"] is not None and last["usage"] >= 0.99
         return {
             **last,

@@ -1,4 +1,5 @@
-"""Where a server's log is, and the part of it that matters: from the last start to now, across a rotation, in bounded size."""
+"""Where a server's log is, and the part of it that matters: from the last start to now, across a rotation, in bounded
+size."""
 
 from __future__ import annotations
 
@@ -33,11 +34,22 @@ def starts_command(path: str, engine: Engine | None) -> tuple[str, ...]:
 
 
 def part_command(path: str, offset: int) -> tuple[str, ...]:
-    return ("dd", "if=" + path, "bs=65536", "skip=%d" % offset, "count=%d" % (PART_BYTES // 65536), "iflag=skip_bytes,fullblock", "status=none")
+    return (
+        "dd",
+        "if=" + path,
+        "bs=65536",
+        "skip=%d" % offset,
+        "count=%d" % (PART_BYTES // 65536),
+        "iflag=skip_bytes,fullblock",
+        "status=none",
+    )
 
 
-def read(evidence: Evidence, unit: dict[str, Any] | None, path: str | None, engine: Engine | None, errors: Errors) -> dict[str, Any]:
-    """``{kind, path, text, modified, gap, rotated}``: `kind` 'file', 'journal' or None; `text` None where there is no log to read.
+def read(
+    evidence: Evidence, unit: dict[str, Any] | None, path: str | None, engine: Engine | None, errors: Errors
+) -> dict[str, Any]:
+    """``{kind, path, text, modified, gap, rotated}``: `kind` 'file', 'journal' or None; `text` None where there is no
+    log to read.
 
     `gap`: the middle of a long log was left out. `rotated`: the last start stands in the file that was rotated away.
     """
@@ -100,4 +112,6 @@ def _long_file(evidence: Evidence, engine: Engine | None, errors: Errors, found:
 
 
 def _has_start(text: str, engine: Engine | None) -> bool:
-    return bool(UNIT_START.search(text)) or any(one.starts.search(text) for one in ([engine] if engine else ENGINES.values()))
+    return bool(UNIT_START.search(text)) or any(
+        one.starts.search(text) for one in ([engine] if engine else ENGINES.values())
+    )

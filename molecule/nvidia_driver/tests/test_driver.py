@@ -7,7 +7,14 @@ import os
 import testinfra.utils.ansible_runner
 
 testinfra_hosts = testinfra.utils.ansible_runner.AnsibleRunner(os.environ["MOLECULE_INVENTORY_FILE"]).get_hosts("all")
-DRIVER = ("libcuda1", "libnvidia-ml1", "nvidia-driver-cuda", "nvidia-kernel-open-dkms", "nvidia-persistenced", "nvidia-smi")
+DRIVER = (
+    "libcuda1",
+    "libnvidia-ml1",
+    "nvidia-driver-cuda",
+    "nvidia-kernel-open-dkms",
+    "nvidia-persistenced",
+    "nvidia-smi",
+)
 
 
 def test_one_version_of_all_driver_packages(host):

@@ -36,7 +36,10 @@ def test_kmod_reads_what_was_meant(host):
 def test_running_module_has_the_option_after_a_reload_in_order(host):
     if not contained(host):
         assert host.file("/sys/module/nvidia_uvm/parameters/uvm_disable_hmm").content_string == "Y\n"
-        assert host.check_output("tail -n 2 /var/log/modprobe").splitlines() == ["modprobe -r nvidia_uvm", "modprobe nvidia_uvm"]
+        assert host.check_output("tail -n 2 /var/log/modprobe").splitlines() == [
+            "modprobe -r nvidia_uvm",
+            "modprobe nvidia_uvm",
+        ]
 
 
 def test_initramfs_holds_the_options(host):
