@@ -6,14 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..gpu_host.evidence import secrets
-
-# Names of one setting; argparse takes any of them.
-ALIASES = (
-    frozenset({"tp", "tp-size", "tensor-parallel-size"}),
-    frozenset({"dp", "dp-size", "data-parallel-size"}),
-    frozenset({"model", "model-path"}),
-    frozenset({"context-length", "max-model-len"}),
-)
+from .engines import names_of_setting
 
 
 def differences(
@@ -30,7 +23,7 @@ def differences(
         flag = str(name).lstrip("-").replace("_", "-")
         if secrets.is_secret_name(flag.encode()):
             continue
-        have = next((live[one] for one in _names(flag) if one in live), None)
+        have = next((live[one] for one in names_of_setting(flag) if one in live), None)
         want = _words(value)
         if want != _words(have):
             found.append({"name": "--" + flag, "expected": _shown(want), "live": _shown(_words(have))})
@@ -46,10 +39,6 @@ def differences(
         if (environment or {}).get(name) != value:
             found.append({"name": name, "expected": value, "live": (environment or {}).get(name)})
     return found
-
-
-def _names(flag: str) -> list[str]:
-    return [flag, *sorted(next((group for group in ALIASES if flag in group), frozenset()) - {flag})]
 
 
 def _words(value: Any) -> list[str] | None:
