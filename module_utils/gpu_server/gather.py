@@ -395,7 +395,8 @@ def _host_side(evidence: Evidence, params: dict[str, Any], facts: dict[str, Any]
     if params.get("light") or not process:
         facts["nccl"] = nccl.read(evidence, None, None, None, 1)
         return
-    facts["differences"] = settings.differences(params.get("expected") or {}, process["settings"], environment)
+    engine = engines.ENGINES.get(facts["engine"] or "")
+    facts["differences"] = settings.differences(params.get("expected") or {}, process["settings"], environment, engine)
     facts["packages"] = installed.packages(evidence, process["arguments"], environment)
     facts["p2p_caches"] = installed.p2p_caches(evidence, home)
     facts["p2p_cache_denies"] = [posixpath.basename(one["path"]) for one in facts["p2p_caches"] if one["denied_pairs"]]

@@ -6,11 +6,11 @@ from __future__ import annotations
 from typing import Any
 
 from ..gpu_host.evidence import secrets
-from .engines import names_of_setting
+from .engines import Engine, full_name, names_of_setting
 
 
 def differences(
-    expected: dict[str, Any], live: dict[str, Any], environment: dict[str, str] | None
+    expected: dict[str, Any], live: dict[str, Any], environment: dict[str, str] | None, engine: Engine | None = None
 ) -> list[dict[str, Any]] | None:
     """``[{name, expected, live}]`` of `expected.arguments` and `expected.environment`; `live` None where the process
     has no such setting.
@@ -23,7 +23,8 @@ def differences(
         flag = str(name).lstrip("-").replace("_", "-")
         if secrets.is_secret_name(flag.encode()):
             continue
-        have = next((live[one] for one in names_of_setting(flag) if one in live), None)
+        names = names_of_setting(full_name(engine, flag) if engine else flag)
+        have = next((live[one] for one in names if one in live), None)
         want = _words(value)
         if want != _words(have):
             found.append({"name": "--" + flag, "expected": _shown(want), "live": _shown(_words(have))})

@@ -290,6 +290,15 @@ def test_settings_stand_under_their_full_names(engine: str, line: str, names: di
     assert engines.settings_of(engines.ENGINES[engine], line.split()) == names
 
 
+def test_a_shortened_expectation_is_compared_by_its_full_name() -> None:
+    engine = engines.ENGINES["sglang"]
+    live = engines.settings_of(engine, ["--context", "4096", "--tp", "8"])
+    for expected in ({"context": 4096}, {"context-length": 4096}, {"max-model-len": 4096}, {"tensor-par": 8}):
+        assert settings.differences({"arguments": expected}, live, None, engine) == []
+    [found] = settings.differences({"arguments": {"conte": 8192}}, live, None, engine) or []
+    assert found == {"name": "--conte", "expected": "8192", "live": "4096"}
+
+
 def test_underscores_are_dashes_to_vllm_only() -> None:
     given = {"mem_fraction_static": 0.9}
     assert arguments.problems(given, arguments.options_of(HELP), engines.ENGINES["vllm"]) == []

@@ -110,7 +110,7 @@ def settings_of(engine: Engine, words: Sequence[str]) -> Settings:
     """
     found: Settings = {}
     for name, value in flags(words).items():
-        found[_full_name(engine, name)] = value
+        found[full_name(engine, name)] = value
     return found
 
 
@@ -120,7 +120,8 @@ _ASKED_NAMES = (
 )  # fmt: skip
 
 
-def _full_name(engine: Engine, name: str) -> str:
+def full_name(engine: Engine, name: str) -> str:
+    """The full name of a shortened one that the facts ask for; any other name as it is."""
     groups = (*alias_groups(engine), *((one,) for one in _ASKED_NAMES))
     if not engine.abbreviates or len(name) < 2 or any(name in group for group in groups):
         return name
