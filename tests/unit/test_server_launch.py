@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 from ansible.module_utils.gpu_host.evidence.bundle import BundleEvidence
 from ansible.module_utils.gpu_host.evidence.errors import Errors
+from ansible.module_utils.gpu_host.evidence.live import LiveEvidence
 from ansible.module_utils.gpu_server import gather, launch, model_type, watching
+from ansible.module_utils.gpu_server.detection import sees_server
 
 from .host_evidence import Host
 
@@ -148,6 +154,31 @@ def test_nothing_is_gathered_where_a_server_is_only_supposed() -> None:
     job.file("/proc/7/cmdline", COMMANDS["transformers"].replace(" ", "\0"))
     found = gather.gather(job, {"only_if_found": True}, Errors("server"))
     assert found is not None and found["engine"] == "transformers"
+
+
+def test_a_live_transformers_server_is_found_behind_the_name_python(tmp_path: Path) -> None:
+    """A real process, its own /proc: nvidia-smi would show it as python3, so the host is asked, and says what it is."""
+    program = tmp_path / "bin" / "transformers"
+    program.parent.mkdir()
+    program.write_text("import time; print('Loading weights', flush=True); time.sleep(60)")
+    log = tmp_path / "server.log"
+    with log.open("wb") as output:
+        command = [sys.executable, str(program), "serve", "/srv/m", "--port", "65001"]
+        process = subprocess.Popen(command, stdout=output, stderr=output)
+    try:
+        until = time.monotonic() + 20
+        while not log.read_bytes() and time.monotonic() < until:
+            time.sleep(0.05)
+        shown = {"pid": process.pid, "type": "C", "name": sys.executable, "memory_mib": 100}
+        assert sees_server({"gpus": {"devices": {"0000:01:00.0": {"processes": [shown]}}}}, "auto") == "if_found"
+        params = {"only_if_found": True, "port": 65001, "generate": "never", "light": True}
+        found = gather.gather(LiveEvidence(), params, Errors("server"))
+        assert found is not None
+        assert (found["engine"], found["process"]["pid"], found["model"]) == ("transformers", process.pid, "/srv/m")
+        assert (found["state"], found["log"]["phase"]) == ("starting", "weights")
+    finally:
+        process.kill()
+        process.wait()
 
 
 def test_a_unit_is_enough_to_be_looked_at() -> None:
