@@ -35,16 +35,13 @@ import time
 from pathlib import Path
 from typing import Any, Callable
 
-import ansible.module_utils
 import ansible.release
 from ansible import constants as C
 from ansible.plugins.callback import CallbackBase
+from ansible.plugins.loader import action_loader
 
 _ROOT = Path(__file__).resolve().parents[1]
-_OURS = str(_ROOT / "module_utils")
-if _OURS not in ansible.module_utils.__path__:
-    ansible.module_utils.__path__.append(_OURS)
-
+action_loader.get("gpu_host_action", class_only=True)  # which puts our module_utils in reach
 collector = importlib.import_module("ansible.module_utils.gpu_report.collector")
 terminal = importlib.import_module("ansible.module_utils.gpu_report.terminal")
 writers = importlib.import_module("ansible.module_utils.gpu_report.writers")

@@ -7,16 +7,12 @@ import datetime
 import importlib
 import json
 import os
-from pathlib import Path
 from typing import Any
 
-import ansible.module_utils
 from ansible.errors import AnsibleActionFail
-from ansible.plugins.action import ActionBase
+from ansible.plugins.loader import action_loader
 
-_OURS = str(Path(__file__).resolve().parents[2] / "module_utils")
-if _OURS not in ansible.module_utils.__path__:
-    ansible.module_utils.__path__.append(_OURS)
+Base: Any = action_loader.get("gpu_host_action", class_only=True)
 
 
 def _ours(name: str) -> Any:
@@ -42,17 +38,14 @@ with contextlib.suppress(checks.ChecksError):  # a fault is told by the task
     loaded.of()
 
 
-class ActionModule(ActionBase):
+class ActionModule(Base):  # type: ignore[misc]
     """One task judges one host by every check; nothing runs on the host."""
 
     _requires_connection = False
-    _supports_check_mode = True
-    _supports_async = False
 
     def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        result: dict[str, Any] = super().run(tmp, task_vars)
-        task_vars = task_vars or {}
-        _validation, arguments = self.validate_argument_spec(argument_spec=_ARGUMENT_SPEC)
+        result, arguments = self.begin_task(tmp, task_vars, _ARGUMENT_SPEC)
+        task_vars = self._vars
         try:
             every = loaded.of(arguments["checks_dir"])
         except checks.ChecksError as error:
