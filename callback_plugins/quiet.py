@@ -28,7 +28,6 @@ SHORT = {
     "p2p_facts",
     "proxmox_facts",
     "inference_server_facts",
-    "write_bundle",
     "validate_argument_spec",
 }
 

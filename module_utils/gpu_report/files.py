@@ -23,3 +23,12 @@ def write(path: str, data: bytes, mode: int = 0o644) -> None:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
         raise
+
+
+def read_or_none(path: str) -> bytes | None:
+    """The content of `path`; None where it cannot be read."""
+    try:
+        with open(path, "rb") as handle:
+            return handle.read()
+    except OSError:
+        return None

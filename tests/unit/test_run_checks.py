@@ -324,19 +324,3 @@ def test_a_bundle_that_is_none(tmp_path: Path, text: str | None, message: str) -
             {"inventory_dir": str(tmp_path)},
             module_loader=modules,
         )
-
-
-def test_write_bundle(tmp_path: Path) -> None:
-    target = tmp_path / "new/gpu1.jsonl.gz"
-    args = {"text": BUNDLE, "dest": str(target)}
-    assert run("write_bundle", args, {}, check_mode=True)["changed"] is True
-    assert not target.exists()
-    assert run("write_bundle", args, {})["changed"] is True
-    assert target.stat().st_mode & 0o777 == 0o600
-    assert run("write_bundle", args, {})["changed"] is False
-
-
-def test_write_bundle_refuses_what_is_none(tmp_path: Path) -> None:
-    with pytest.raises(AnsibleActionFail, match="no bundle"):
-        run("write_bundle", {"text": "junk", "dest": str(tmp_path / "x")}, {})
-    assert list(tmp_path.iterdir()) == []

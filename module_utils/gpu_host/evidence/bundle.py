@@ -36,29 +36,55 @@ class BundleError(ValueError):
     """A bundle that cannot be read; the message names file, line and what to do."""
 
 
+class _Records:
+    """Records by what was asked. Of several answers to the same question the first one is kept, of a file the longest:
+    of two readings with different limits, the longer one serves both."""
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[str, ...], dict[str, Any]] = {}
+
+    def keep(self, record: dict[str, Any]) -> None:
+        key = _question_of(record)
+        kept = self._kept.get(key)
+        if kept is None or ("read" in record and _length_of(record) > _length_of(kept)):
+            self._kept[key] = record
+
+    def all(self) -> list[dict[str, Any]]:
+        return list(self._kept.values())
+
+
+def _question_of(record: dict[str, Any]) -> tuple[str, ...]:
+    if "run" in record:
+        return ("run", *record["run"])
+    if "fetch" in record:
+        return ("fetch", str(record.get("method", "GET")), record["fetch"], str(record.get("label", "")))
+    kind = "read" if "read" in record else "list"
+    return (kind, record[kind])
+
+
+def _length_of(record: dict[str, Any]) -> int:
+    return len(record.get("text") or record.get("base64") or "")
+
+
 class RecordingEvidence(Evidence):
     """Passes every call on and keeps the answers, in order, as the records of a bundle."""
 
     def __init__(self, source: Evidence) -> None:
         self._source = source
-        self._kept: dict[tuple[str, ...], dict[str, Any]] = {}
-        self._sizes: dict[str, int] = {}
+        self._records = _Records()
 
     @property
     def records(self) -> Sequence[dict[str, Any]]:
-        return list(self._kept.values())
+        return self._records.all()
 
     def read(self, path: str, limit: int = READ_LIMIT_BYTES) -> Reading:
         reading = self._source.read(path, limit)
-        size = len(reading.data or b"")
-        if size > self._sizes.get(path, -1):  # of two readings with different limits, the longer one serves both
-            self._sizes[path] = size
-            self._kept[("read", path)] = encode_reading(reading)
+        self._records.keep(encode_reading(reading))
         return reading
 
     def list(self, path: str) -> Listing:
         listing = self._source.list(path)
-        self._keep(("list", path), encode_listing(listing))
+        self._records.keep(encode_listing(listing))
         return listing
 
     def start(self, argv: Sequence[str], timeout: float = 30.0) -> None:
@@ -66,7 +92,7 @@ class RecordingEvidence(Evidence):
 
     def run(self, argv: Sequence[str], timeout: float = 30.0) -> Outcome:
         outcome = self._source.run(argv, timeout)
-        self._keep(("run", *argv), encode_outcome(outcome))
+        self._records.keep(encode_outcome(outcome))
         return outcome
 
     def abandon(self) -> None:
@@ -83,14 +109,11 @@ class RecordingEvidence(Evidence):
         label: str = "",
     ) -> Fetched:
         fetched = self._source.fetch(method, url, body, headers=headers, timeout=timeout, label=label)
-        self._keep(("fetch", fetched.name), encode_fetched(fetched))
+        self._records.keep(encode_fetched(fetched))
         return fetched
 
     def now(self) -> float:
         return self._source.now()
-
-    def _keep(self, key: tuple[str, ...], record: dict[str, Any]) -> None:
-        self._kept.setdefault(key, record)
 
 
 class BundleEvidence(Evidence):
@@ -217,6 +240,19 @@ def dump(manifest: dict[str, Any], records: Iterable[dict[str, Any]]) -> str:
     lines = [json.dumps({"bundle": FORMAT, **manifest})]
     lines += [json.dumps(record) for record in records]
     return "\n".join(lines) + "\n"
+
+
+def join_texts(texts: Iterable[str]) -> tuple[str, int]:
+    """One bundle of several of the same host, and how many records it holds: the manifest of the first, and every
+    answer once. BundleError for a text that is no bundle."""
+    records = _Records()
+    manifest: dict[str, Any] = {}
+    for text in texts:
+        part = parse(text.encode("utf-8", "surrogatepass"), "the recorded evidence")
+        manifest = manifest or part.manifest
+        for record in part.records():
+            records.keep(record)
+    return dump(manifest, records.all()), len(records.all())
 
 
 def _decompress(data: bytes, path: str) -> bytes:

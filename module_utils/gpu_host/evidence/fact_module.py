@@ -29,6 +29,8 @@ def result(
     found: dict[str, Any] = {"changed": False, "ansible_facts": {key: gather(recorder or evidence)}}
     if recorder:
         manifest = {"host": socket.gethostname(), "captured_at": evidence.now(), "uid": os.getuid(), "tool": tool}
+        # Of a recorded host the bundle says when, where and by whom it was captured; here is only the controller.
+        manifest = getattr(evidence, "manifest", manifest)
         found["bundle_text"] = bundles.dump(manifest, recorder.records)
     return found
 
