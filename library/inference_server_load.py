@@ -119,6 +119,7 @@ import tempfile
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.gpu_server.load import generator_find, generator_run, generators
+from ansible.module_utils.gpu_server.load.job import Job
 
 ARGUMENT_SPEC = {
     **generators.ARGUMENTS,
@@ -132,7 +133,7 @@ def main() -> None:
     params = module.params
     server = generators.server_of(params["server"])
     jobs = [
-        generators.Job(
+        Job(
             params["base"], params["model"], time_limit=params["time_limit"], seed=int.from_bytes(os.urandom(3), "big"),
             tokenizer=server["tokenizer"], trust_remote_code=server["trust_remote_code"], **cell,
         )

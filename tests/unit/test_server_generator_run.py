@@ -17,7 +17,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import pytest
-from ansible.module_utils.gpu_server.load import generator_find, generator_run, generators
+from ansible.module_utils.gpu_server.load import generator_find, generator_run
+from ansible.module_utils.gpu_server.load.job import Job
 from engine_standin import ENGINE, Server, hub, running
 
 KEY = "the-key-of-the-api"
@@ -30,7 +31,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield found
 
 
-def job(server: Server, **other: Any) -> generators.Job:
+def job(server: Server, **other: Any) -> Job:
     made = {
         "concurrency": 2,
         "requests": 4,
@@ -40,7 +41,7 @@ def job(server: Server, **other: Any) -> generators.Job:
         "seed": 7,
         "tokenizer": str(ENGINE),
     }
-    return generators.Job("http://127.0.0.1:%d" % server.port, "glm-5", **{**made, **other})
+    return Job("http://127.0.0.1:%d" % server.port, "glm-5", **{**made, **other})
 
 
 def facts(**other: Any) -> dict[str, Any]:

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible.module_utils.gpu_server.load import generators
-from ansible.module_utils.gpu_server.load.generators import GENERATORS, Job
+from ansible.module_utils.gpu_server.load import generators, result_files
+from ansible.module_utils.gpu_server.load.generators import GENERATORS
+from ansible.module_utils.gpu_server.load.job import Job
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -27,7 +28,9 @@ def generator(version: str) -> generators.Generator:
 
 
 def cell(version: str, kind: str = "") -> dict[str, Any]:
-    return generators.result(generator(version), (FIXTURES / version / ("result%s.json" % kind)).read_text(), JOB)
+    return result_files.parse_result(
+        generator(version).parse, (FIXTURES / version / ("result%s.json" % kind)).read_text(), JOB
+    )
 
 
 def test_the_versions_are_those_that_the_documentation_names() -> None:
@@ -96,7 +99,7 @@ def test_a_run_in_which_nothing_went_well_has_no_rates(version: str) -> None:
 def test_without_details_the_generators_own_percentiles_are_taken() -> None:
     theirs = json.loads((FIXTURES / "vllm-0.33.0" / "result.json").read_text())
     text = json.dumps({name: value for name, value in theirs.items() if not isinstance(value, list)})
-    found = generators.result(generators.VLLM, text, JOB)
+    found = result_files.parse_result(generators.VLLM.parse, text, JOB)
     assert found["first_token_s"] == {
         "median": round(theirs["median_ttft_ms"] / 1000, 4),
         "p95": round(theirs["p95_ttft_ms"] / 1000, 4),
@@ -250,7 +253,7 @@ def test_a_result_that_is_cut_is_refused(version: str, at: int) -> None:
 
 def _read(version: str, text: str) -> None:
     try:
-        found = generators.result(generator(version), text, JOB)
+        found = result_files.parse_result(generator(version).parse, text, JOB)
     except ValueError as error:
         assert str(error)
         return

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from . import generators
-from .generators import BUILTIN, GENERATORS, GUIDELLM, Generator, Job
+from .generators import BUILTIN, GENERATORS, GUIDELLM, Generator
+from .job import Job
 
 HELP_SECONDS = 240.0  # the first import of an engine from a cold disk
 VERSION_SECONDS = 30.0

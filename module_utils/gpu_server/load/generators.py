@@ -1,5 +1,4 @@
-"""Load generators: how each is started, which options it must know, where the key goes, how its result file reads. Pure
-functions.
+"""Load generators: how each is started, which options it must know, what it prints. Pure functions.
 
 Read in the sources of, and run in, the versions that docs/benchmark.md names. Options are few on purpose: what is left
 at its default cannot be renamed. Every one is looked up in the installed generator's own --help first.
@@ -8,8 +7,6 @@ at its default cannot be renamed. Every one is looked up in the installed genera
 from __future__ import annotations
 
 import difflib
-import json
-import math
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,29 +14,13 @@ from typing import Any
 
 from .. import engines
 from ..arguments import options_of
-from .request_load import spread
+from . import result_files
+from .job import Job
 
 TAIL_LINES, TAIL_CHARACTERS, LINE_CHARACTERS = 6, 900, 300
 _BAR = re.compile(r"(\d+)/(\d+) \[")  # tqdm
 _BAR_LINE = re.compile(r"^.*?\d+/\d+ \[[^\]]*\]")
 _COUNTS = re.compile(r"successful=(\d+) errored=(\d+)")  # guidellm's own lines
-
-
-@dataclass(frozen=True)
-class Job:
-    """One load, and the server that gets it."""
-
-    base: str
-    model: str
-    concurrency: int
-    requests: int
-    prompt_tokens: int
-    output_tokens: int
-    time_limit: int
-    seed: int
-    result: str = "/result.json"  # the file that the generator shall write
-    tokenizer: str | None = None
-    trust_remote_code: bool = False
 
 
 Arguments = Callable[[Job], "list[tuple[str, str | None]]"]
@@ -59,7 +40,7 @@ class Generator:
     required: Arguments
     optional: Arguments
     choices: dict[str, str]  # option -> what its help must name
-    parse: Callable[[dict[str, Any], Job], dict[str, Any]]
+    parse: result_files.Parser
     needs_tokenizer: bool = False
     helps: tuple[str, ...] = ("--help",)  # what prints every option, the present form first
 
@@ -116,84 +97,6 @@ def _guidellm_optional(_job: Job) -> list[tuple[str, str | None]]:
     return [("--disable-console-interactive", None)]
 
 
-def _of_serving(found: dict[str, Any], job: Job) -> dict[str, Any]:
-    """SGLang's and vLLM's result, which have one ancestor: totals, times in milliseconds and, with details, lists over
-    the requests."""
-    completed = _count(found.get("completed"))
-    if completed is None or _number(found.get("duration")) is None:
-        raise ValueError("it holds no `completed` and `duration`")
-    lengths = _numbers(found.get("output_lens"))
-    went_well = [length > 0 for length in lengths]
-    # A request that failed stands in the lists too, as a nought.
-    firsts = [value for value, good in zip(_numbers(found.get("ttfts")), went_well) if good and value > 0]
-    gaps = [gap for one in _list(found.get("itls")) for gap in _numbers(one)]
-    per_token = _positive(found.get("median_tpot_ms"))
-    errors = [text for text in _list(found.get("errors")) if isinstance(text, str) and text.strip()]
-    return _cell(
-        job,
-        completed=completed,
-        seconds=found["duration"],
-        output=found.get("total_output_tokens"),
-        prompt=found.get("total_input_tokens"),
-        per_stream=1000.0 / per_token if per_token else None,
-        first=spread(firsts, 1.0) or _given(found, "ttft", 0.001),
-        gap=spread(gaps, 1000.0) or _given(found, "itl", 1.0),
-        errors=errors,
-    )
-
-
-def _given(found: dict[str, Any], name: str, factor: float) -> dict[str, float] | None:
-    """The generator's own median and 95th percentile, where it gave no details."""
-    median, high = _positive(found.get("median_%s_ms" % name)), _positive(found.get("p95_%s_ms" % name))
-    return {"median": round(median * factor, 4), "p95": round(high * factor, 4)} if median and high else None
-
-
-def _of_guidellm(found: dict[str, Any], job: Job) -> dict[str, Any]:
-    try:
-        one = found["benchmarks"][0]
-        metrics, requests = one["metrics"], one["requests"]
-        completed = _count(metrics["request_totals"]["successful"])
-        duration = _number(one["duration"])
-    except (KeyError, IndexError, TypeError) as error:
-        raise ValueError("it is not laid out as guidellm 0.8 writes it (%s)" % error) from error
-    if completed is None or duration is None:
-        raise ValueError("it holds no count of requests and no duration")
-
-    def good(name: str) -> dict[str, Any]:
-        value = metrics.get(name)
-        value = value.get("successful") if isinstance(value, dict) else None
-        return value if isinstance(value, dict) and value.get("count") else {}
-
-    def middle(name: str, factor: float) -> dict[str, float] | None:
-        value = good(name)
-        percentiles = value.get("percentiles")
-        median, high = (
-            _positive(value.get("median")),
-            _positive(percentiles.get("p95") if isinstance(percentiles, dict) else None),
-        )
-        return {"median": round(median * factor, 4), "p95": round(high * factor, 4)} if median and high else None
-
-    gap = middle("inter_token_latency_ms", 1.0)
-    failures = [
-        entry
-        for kind in ("errored", "incomplete")
-        for entry in (_list(requests.get(kind)) if isinstance(requests, dict) else ())
-    ]
-    infos = [entry["info"] for entry in failures if isinstance(entry, dict) and isinstance(entry.get("info"), dict)]
-    errors = [str(info.get("error") or info.get("status") or "") for info in infos]
-    return _cell(
-        job,
-        completed=completed,
-        seconds=duration,
-        output=good("output_token_count").get("total_sum"),
-        prompt=good("prompt_token_count").get("total_sum"),
-        per_stream=1000.0 / gap["median"] if gap else None,
-        first=middle("time_to_first_token_ms", 0.001),
-        gap=gap,
-        errors=errors,
-    )
-
-
 SGLANG = Generator(
     name="sglang",
     distribution="sglang",
@@ -207,7 +110,7 @@ SGLANG = Generator(
     required=_sglang_required,
     optional=_sglang_optional,
     choices={"--backend": "sglang-oai", "--dataset-name": "random-ids"},
-    parse=_of_serving,
+    parse=result_files.parse_serving,
 )
 VLLM = Generator(
     name="vllm",
@@ -219,7 +122,7 @@ VLLM = Generator(
     required=_vllm_required,
     optional=_vllm_optional,
     choices={"--dataset-name": "random"},
-    parse=_of_serving,
+    parse=result_files.parse_serving,
     needs_tokenizer=True,
     helps=("--help=all", "--help"),  # without "all" it names groups only; argparse, which 0.8 had, refuses the value
 )
@@ -236,7 +139,7 @@ GUIDELLM = Generator(
         "--backend": "openai_http", "--profile": "concurrent", "--constraint": "max_requests", "--tokenizer": "huggingface_auto",
         "--data": "synthetic_text", "--output": "json",
     },
-    parse=_of_guidellm,
+    parse=result_files.parse_guidellm,
     needs_tokenizer=True,
 )  # fmt: skip
 GENERATORS = {generator.name: generator for generator in (SGLANG, VLLM, GUIDELLM)}
@@ -303,19 +206,6 @@ def progress(text: str, requests: int) -> int | None:
     return max(bars[-1:] + counts[-1:], default=None)
 
 
-def result(generator: Generator, text: str, job: Job) -> dict[str, Any]:
-    """The cell of a result file; ValueError with what is wrong with it."""
-    try:
-        found = json.loads(text)
-    except RecursionError as error:
-        raise ValueError("it is nested too deep") from error
-    except ValueError as error:
-        raise ValueError("it is not JSON (%s)" % error) from error
-    if not isinstance(found, dict):
-        raise ValueError("it holds no object")
-    return generator.parse(found, job)
-
-
 def redacted(text: str, key: str | None) -> str:
     """What a generator printed, without the key of the API."""
     return text.replace(key, "***") if key else text
@@ -347,7 +237,8 @@ def server_of(facts: Mapping[str, Any]) -> dict[str, Any]:
     trust_remote_code}``."""
     process = facts.get("process")
     process = process if isinstance(process, dict) else {}
-    words = [str(word) for word in _list(process.get("arguments"))]
+    arguments = process.get("arguments")
+    words = [str(word) for word in arguments] if isinstance(arguments, list) else []
     named = facts.get("environment")
     return {
         "engine": facts.get("engine"),
@@ -357,76 +248,3 @@ def server_of(facts: Mapping[str, Any]) -> dict[str, Any]:
         "tokenizer": tokenizer_of(facts.get("engine"), words),
         "trust_remote_code": "trust-remote-code" in engines.flags(words),
     }
-
-
-def failed_cell(job: Job, problem: str) -> dict[str, Any]:
-    """A load of which nothing is known but that it did not end well."""
-    cell = _cell(
-        job, completed=0, seconds=None, output=None, prompt=None, per_stream=None, first=None, gap=None, errors=[]
-    )
-    return {**cell, "problems": [problem]}
-
-
-def _cell(
-    job: Job, *, completed: int, seconds: Any, output: Any, prompt: Any, per_stream: float | None,
-    first: dict[str, float] | None, gap: dict[str, float] | None, errors: list[str],
-) -> dict[str, Any]:  # fmt: skip
-    """The figures under the names that every generator's have here; a rate only where something was completed."""
-    time, out, put = _positive(seconds), _number(output), _number(prompt)
-    good = completed > 0 and time is not None
-    return {
-        "concurrency": job.concurrency,
-        "prompt_tokens_asked": job.prompt_tokens,
-        "output_tokens_asked": job.output_tokens,
-        "requests": job.requests,
-        "completed": completed,
-        "failed": max(0, job.requests - completed),
-        "seconds": round(time, 2) if time else None,
-        "output_tokens": int(out) if out is not None else None,
-        "prompt_tokens": int(put) if put is not None else None,
-        "output_tokens_per_s": round(out / time, 2) if good and time and out else None,
-        "total_tokens_per_s": round((out + put) / time, 2) if good and time and out and put is not None else None,
-        "per_stream_tokens_per_s": round(per_stream, 2) if good and per_stream else None,
-        "first_token_s": first if good else None,
-        "token_gap_ms": gap if good else None,
-        "problems": sorted({_short(text) for text in errors if text.strip()})[:5],
-    }
-
-
-def _short(text: str) -> str:
-    """The line of a traceback that says what it was."""
-    return (
-        [line.strip() for line in text.strip().splitlines() if line.strip()][-1][:300]
-        if "Traceback" in text
-        else " ".join(text.split())[:300]
-    )
-
-
-def _number(value: Any) -> float | None:
-    """A figure that can be one: not NaN, which a generator divides to when nothing was completed, not negative, not a
-    truth value."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return None
-    try:
-        number = float(value)
-    except OverflowError:
-        return None
-    return number if math.isfinite(number) and number >= 0 else None
-
-
-def _positive(value: Any) -> float | None:
-    return _number(value) or None
-
-
-def _count(value: Any) -> int | None:
-    number = _number(value)
-    return int(number) if number is not None else None
-
-
-def _list(value: Any) -> list[Any]:
-    """`value` where it is a list: a file that another program wrote may hold anything anywhere."""
-    return value if isinstance(value, list) else []
-
-
-def _numbers(values: Any) -> list[float]:
-    return [_number(value) or 0.0 for value in _list(values)]
