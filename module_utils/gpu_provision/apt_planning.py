@@ -110,14 +110,7 @@ class Planner:
         wanted = self._repository(entry)
         if wanted is None:
             return None
-        source = Source(
-            wanted["name"],
-            wanted["uris"],
-            wanted["suites"],
-            wanted.get("components", ""),
-            wanted.get("architectures", ""),
-            signed_by=wanted.get("signed_by", ""),
-        )
+        source = _source_of(wanted)
         if not source.signed_by:
             source.key = fetch_key(wanted["key_url"], wanted["fingerprints"], self._opener)
         return source
@@ -148,14 +141,7 @@ class Planner:
         wanted = self._repository(entry)
         if wanted is None:
             return True
-        source = Source(
-            wanted["name"],
-            wanted["uris"],
-            wanted["suites"],
-            wanted.get("components", ""),
-            wanted.get("architectures", ""),
-            signed_by=wanted.get("signed_by", ""),
-        )
+        source = _source_of(wanted)
         if content_of(source.path) != source.text().encode():
             return False
         if source.signed_by:
@@ -339,6 +325,17 @@ def lines(steps: list[dict[str, Any]]) -> list[str]:
         "%s %s %s" % (step["action"], step["package"], " -> ".join(text for text in (step["from"], step["to"]) if text))
         for step in steps
     ]
+
+
+def _source_of(repository: dict[str, Any]) -> Source:
+    return Source(
+        repository["name"],
+        repository["uris"],
+        repository["suites"],
+        repository.get("components", ""),
+        repository.get("architectures", ""),
+        signed_by=repository.get("signed_by", ""),
+    )
 
 
 def _given(values: dict[str, Any]) -> dict[str, Any]:

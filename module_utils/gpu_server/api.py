@@ -174,6 +174,22 @@ def decoded(answer: Fetched, errors: Errors) -> Any:
     return content
 
 
+# What is known of a generation; None where it did not run.
+GENERATION_FIELDS = (
+    "answered",
+    "text",
+    "sane",
+    "finite",
+    "repeatable",
+    "expected",
+    "first_token_s",
+    "tokens_per_s",
+    "tokens",
+    "problem",
+    "insane_because",
+)
+
+
 def generate(
     evidence: Evidence, base: str, model: str, errors: Errors, *, key: str | None = None, pattern: str | None = None
 ) -> dict[str, Any]:
@@ -182,21 +198,7 @@ def generate(
     ``{ran, answered, text, sane, finite, repeatable, expected, first_token_s, tokens_per_s, tokens, problem}``;
     `finite` None where the engine gives no logprobs, `expected` None where no pattern was given.
     """
-    result: dict[str, Any] = dict.fromkeys(
-        (
-            "answered",
-            "text",
-            "sane",
-            "finite",
-            "repeatable",
-            "expected",
-            "first_token_s",
-            "tokens_per_s",
-            "tokens",
-            "problem",
-            "insane_because",
-        )
-    )
+    result: dict[str, Any] = dict.fromkeys(GENERATION_FIELDS)
     result["ran"] = True
     first = _once(evidence, base, model, key, 1)
     if not first.pop("captured"):

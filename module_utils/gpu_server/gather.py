@@ -316,20 +316,7 @@ def _not_served_since(log: dict[str, Any]) -> bool:
 
 def _generate(evidence: Evidence, params: dict[str, Any], facts: dict[str, Any], errors: Errors) -> None:
     ran, reason = _whether_to_ask(params, facts)
-    names = (
-        "answered",
-        "text",
-        "sane",
-        "finite",
-        "repeatable",
-        "expected",
-        "first_token_s",
-        "tokens_per_s",
-        "tokens",
-        "problem",
-        "insane_because",
-    )
-    facts["generation"] = {"ran": ran, "skipped_reason": reason, **dict.fromkeys(names)}
+    facts["generation"] = {"ran": ran, "skipped_reason": reason, **dict.fromkeys(api.GENERATION_FIELDS)}
     if ran is None:
         told = Errors("server")
         told.add("the server", "could not be asked for an answer: %s" % reason)

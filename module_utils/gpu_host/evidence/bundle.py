@@ -21,12 +21,12 @@ import base64
 import gzip
 import json
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from . import fetching, secrets
-from .interface import NOT_CAPTURED, OK, READ_LIMIT_BYTES, Entry, Evidence, Fetched, Listing, Outcome, Reading
+from .interface import NOT_CAPTURED, OK, READ_LIMIT_BYTES, Entry, Evidence, Fetched, Listing, Outcome, Reading, Request
 
 FORMAT = 1
 SIZE_LIMIT_BYTES = 512 * 1024 * 1024
@@ -98,17 +98,8 @@ class RecordingEvidence(Evidence):
     def abandon(self) -> None:
         self._source.abandon()
 
-    def fetch(
-        self,
-        method: str,
-        url: str,
-        body: bytes | None = None,
-        *,
-        headers: Mapping[str, str] | None = None,
-        timeout: float = 10.0,
-        label: str = "",
-    ) -> Fetched:
-        fetched = self._source.fetch(method, url, body, headers=headers, timeout=timeout, label=label)
+    def answer_request(self, request: Request) -> Fetched:
+        fetched = self._source.answer_request(request)
         self._records.keep(encode_fetched(fetched))
         return fetched
 
@@ -157,17 +148,8 @@ class BundleEvidence(Evidence):
         key = tuple(argv)
         return self._runs.get(key) or Outcome(key, NOT_CAPTURED, reason="the bundle does not hold this command")
 
-    def fetch(
-        self,
-        method: str,
-        url: str,
-        body: bytes | None = None,
-        *,
-        headers: Mapping[str, str] | None = None,
-        timeout: float = 10.0,
-        label: str = "",
-    ) -> Fetched:
-        missing = Fetched(method, url, NOT_CAPTURED, label=label, reason="the bundle does not hold this request")
+    def answer_request(self, request: Request) -> Fetched:
+        missing = request.answered(NOT_CAPTURED, reason="the bundle does not hold this request")
         return self._fetches.get(missing.name) or missing
 
     def now(self) -> float:
