@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
-"""Writes docs/checks.md from checks/*.yml, and docs/facts.md from the docstrings of the readers. `--check` only says
-whether they are current."""
+"""Writes docs/checks.md, docs/facts.md and checks/check.schema.json; `--check` only says whether they are current.
+
+The first is made from checks/*.yml, the second from the docstrings of the readers, the schema from the rules of a check.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +18,7 @@ ROOT = Path(__file__).resolve().parents[1]
 ansible.module_utils.__path__.append(str(ROOT / "module_utils"))
 
 from ansible.module_utils.gpu_checks import checks as loading
+from ansible.module_utils.gpu_checks import rules
 
 NOTE = "<!-- Written by `make docs` from %s. Change it there. -->\n\n"
 
@@ -165,7 +168,7 @@ def _docstring(path: str, function: str | None) -> str:
     return (ast.get_docstring(tree) or "").replace("``", "`")
 
 
-PAGES = {"docs/checks.md": checks_page, "docs/facts.md": facts_page}
+PAGES = {"docs/checks.md": checks_page, "docs/facts.md": facts_page, "checks/check.schema.json": rules.render_schema}
 
 
 def main(arguments: list[str]) -> int:

@@ -147,7 +147,7 @@ def _faults(files: dict[str, Any], strict: bool) -> Iterator[_Fault]:
             formed = False
             continue
         for index, item in enumerate(items):
-            faults = list(rules.faults_of_item(item))
+            faults = list(rules.find_item_faults(item))
             faults = faults or list(_faults_of_expressions(item))
             for where, problem in faults:
                 formed = False
