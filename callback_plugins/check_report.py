@@ -144,7 +144,7 @@ class CallbackModule(CallbackBase):
         written, problems = writers.write_all(report, self._directory())
         columns = getattr(self._display, "columns", _WIDTH)
         width = min(_WIDTH, columns) if sys.stdout.isatty() else _WIDTH
-        for text, tone in terminal.render(
+        for text, tone in terminal.render_terminal(
             report, width, self._display.verbosity, tuple(_shown(path) for path in written)
         ):
             self._display.display(text, color=_TONES.get(tone))

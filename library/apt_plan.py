@@ -175,7 +175,7 @@ def headline(plan: dict) -> str:
     version = (
         "" if not after else "driver %s" % after if before == after else "driver %s -> %s" % (before or "none", after)
     )
-    return ", ".join(part for part in (version, apt_planning.summary(plan.get("steps", []))) if part)
+    return ", ".join(part for part in (version, apt_planning.summarise_steps(plan.get("steps", []))) if part)
 
 
 def one_line(plan: dict) -> str:
@@ -222,10 +222,10 @@ def main() -> None:
     )
     planner = apt_planning.Planner(module.params, fetch)
     try:
-        notes = toolkits.notes(module.params["cuda_versions"], module.params["driver_version"])
+        notes = toolkits.make_notes(module.params["cuda_versions"], module.params["driver_version"])
         module.params["packages"] = [
             *module.params["packages"],
-            *(toolkits.package(version) for version in module.params["cuda_versions"]),
+            *(toolkits.package_name(version) for version in module.params["cuda_versions"]),
         ]
         plan = planner.plan()
     except PlanError as error:
@@ -238,9 +238,9 @@ def main() -> None:
         notes=notes,
         summary=one_line(plan),
         headline=headline(plan),
-        lines=apt_planning.lines(plan.get("steps", [])),
+        lines=apt_planning.describe_steps(plan.get("steps", [])),
         system=planner.system,
-        in_use=gpu_users.look(LiveEvidence(), module.params["server_units"]),
+        in_use=gpu_users.find_gpu_users(LiveEvidence(), module.params["server_units"]),
     )
 
 

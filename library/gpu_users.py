@@ -43,7 +43,7 @@ def main() -> None:
     module = AnsibleModule(
         argument_spec={"server_units": {"type": "list", "elements": "str", "default": []}}, supports_check_mode=True
     )
-    module.exit_json(changed=False, in_use=gpu_users.look(LiveEvidence(), module.params["server_units"]))
+    module.exit_json(changed=False, in_use=gpu_users.find_gpu_users(LiveEvidence(), module.params["server_units"]))
 
 
 if __name__ == "__main__":

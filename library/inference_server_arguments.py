@@ -105,14 +105,14 @@ def main() -> None:
             msg="%s does not show its options (%s). Is the engine installed in that environment?" % (asked, why)
         )
     found = arguments.problems(params["arguments"], options, engines.ENGINES[params["engine"]])
-    kind = model_type.read(evidence, params["model"] or "", params["command"], environment)
+    kind = model_type.read_model_type(evidence, params["model"] or "", params["command"], environment)
     result = {"changed": False, "problems": found, "options": len(options), "model_type": kind}
     wrong = []
     if found:
         wrong.append(
             "The installed %s does not take these arguments:\n%s" % (params["engine"], arguments.describe(found))
         )
-    unusable = model_path.problem(evidence, params["model"] or "", params["user"])
+    unusable = model_path.find_problem(evidence, params["model"] or "", params["user"])
     if unusable and module.check_mode:  # without check mode, an earlier task may have brought it
         module.warn(unusable)
     elif unusable:

@@ -110,8 +110,8 @@ def facts(evidence: Evidence, params: dict) -> dict:
         found = gather(seen, params, errors)
         return None if found is None else {**found, "errors": errors.entries}
 
-    return fact_module.result("inference_server_facts", "inference_server", evidence, params, gathered)
+    return fact_module.build_result("inference_server_facts", "inference_server", evidence, params, gathered)
 
 
 if __name__ == "__main__":
-    fact_module.main(ARGUMENT_SPEC, facts)
+    fact_module.run_module(ARGUMENT_SPEC, facts)

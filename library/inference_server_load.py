@@ -131,7 +131,7 @@ ARGUMENT_SPEC = {
 def main() -> None:
     module = AnsibleModule(argument_spec=ARGUMENT_SPEC, supports_check_mode=False)
     params = module.params
-    server = generators.server_of(params["server"])
+    server = generators.describe_server(params["server"])
     jobs = [
         Job(
             params["base"], params["model"], time_limit=params["time_limit"], seed=int.from_bytes(os.urandom(3), "big"),
@@ -151,11 +151,13 @@ def main() -> None:
         )
     if params["step"] == "run":
         order = generator_run.Order(jobs[0], params["how"], server, params["api_key"])
-        directory = generator_run.detached(lambda place: generator_run.run(place, order))
+        directory = generator_run.run_detached(lambda place: generator_run.run_load(place, order))
         module.exit_json(changed=False, directory=directory)
     directory = tempfile.mkdtemp(prefix="benchmark-")
     try:
-        found = generator_find.find(params["generator"], params["generator_python"], server, jobs[0], directory)
+        found = generator_find.find_generator(
+            params["generator"], params["generator_python"], server, jobs[0], directory
+        )
     except generator_find.NoGeneratorError as error:
         module.fail_json(msg="The load generator %s cannot be used: %s" % (params["generator"], error))
     finally:

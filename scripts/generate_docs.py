@@ -17,7 +17,7 @@ import yaml
 ROOT = Path(__file__).resolve().parents[1]
 ansible.module_utils.__path__.append(str(ROOT / "module_utils"))
 
-from ansible.module_utils.gpu_checks import checks as loading
+from ansible.module_utils.gpu_checks import check_files as loading
 from ansible.module_utils.gpu_checks import rules
 
 NOTE = "<!-- Written by `make docs` from %s. Change it there. -->\n\n"
@@ -28,8 +28,8 @@ def items() -> dict[str, list[dict[str, Any]]]:
     files = {
         str(path): yaml.safe_load(path.read_text(encoding="utf-8")) for path in sorted((ROOT / "checks").glob("*.yml"))
     }
-    loading.build(files)
-    return {Path(path).name: loading.with_on(content) for path, content in files.items()}
+    loading.build_checks(files)
+    return {Path(path).name: loading.restore_on_keys(content) for path, content in files.items()}
 
 
 def checks_page() -> str:
@@ -112,10 +112,10 @@ FACTS = [
     *((subject, "gpu_host/%s.py" % subject, "gather") for subject in (
         "gpus", "p2p", "topology", "driver", "modules", "kernel", "pci", "iommu", "virtualization", "device_nodes", "kernel_log", "system",
     )),
-    ("joined", "gpu_host/cross_facts.py", "join"),
+    ("joined", "gpu_host/cross_facts.py", "join_facts"),
     ("server", "gpu_server/gather.py", "gather"),
-    ("probe (`p2p_facts`)", "gpu_host/p2p_probe.py", "facts"),
-    ("probe.collective", "gpu_host/probe/all_reduce.py", "facts"),
+    ("probe (`p2p_facts`)", "gpu_host/p2p_probe.py", "gather"),
+    ("probe.collective", "gpu_host/probe/all_reduce.py", "summarise_all_reduce"),
     ("proxmox (`proxmox_facts`)", "gpu_host/proxmox.py", "gather"),
     ("proxmox.boot", "gpu_host/pve/node_boot.py", "gather"),
     ("proxmox.driver", "gpu_host/pve/node_driver.py", "driver"),
@@ -128,8 +128,8 @@ FACTS = [
 # Subject -> the functions whose facts stand beside those of its reader.
 BESIDE = {
     "gpus": [("gpu_host/smi/gpu_findings.py", "findings")],
-    "p2p": [("gpu_host/p2p.py", "summary")],
-    "topology": [("gpu_host/topology.py", "summary")],
+    "p2p": [("gpu_host/p2p.py", "summarise_statuses")],
+    "topology": [("gpu_host/topology.py", "summarise_topology")],
     "driver": [
         ("gpu_host/nvidia/driver_requirements.py", "of_gpus"),
         ("gpu_host/nvidia/driver_services.py", "gather"),

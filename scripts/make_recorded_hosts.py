@@ -55,7 +55,7 @@ def record(model: HostModel) -> str:
         "reconstructed": True,
     }
     manifest["tool"] = "scripts/make_recorded_hosts.py"
-    return bundle.dump(manifest, records)
+    return bundle.dump_bundle(manifest, records)
 
 
 def render() -> dict[str, str]:
@@ -76,7 +76,7 @@ def main() -> int:
             stale.append(name)
             if not arguments.check:
                 temporary = path.with_suffix(".tmp")
-                temporary.write_bytes(bundle.compress(text))
+                temporary.write_bytes(bundle.compress_bundle(text))
                 os.replace(temporary, path)
     print("%s: %s" % ("out of date" if arguments.check else "written", ", ".join(stale) or "nothing, all are current"))
     return 1 if stale and arguments.check else 0

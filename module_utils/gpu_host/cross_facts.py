@@ -29,7 +29,7 @@ SOURCES: dict[str, tuple[str, ...]] = {
 }
 
 
-def join(facts: Facts, errors: Errors) -> Facts:
+def join_facts(facts: Facts, errors: Errors) -> Facts:
     """Computed from the facts of the subjects; each value is None where a subject that it needs is unknown.
 
     - ``gpu_found``: False only if nvidia-smi shows no GPU and the PCI bus, where it was read, shows none either

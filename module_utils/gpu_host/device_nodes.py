@@ -75,13 +75,13 @@ def gpu_minors(evidence: Evidence, errors: Errors) -> dict[str, int | None] | No
         return None
     found: dict[str, int | None] = {}
     for address in gpus.entries:
-        fields = information(evidence, errors, address)
+        fields = read_information(evidence, errors, address)
         minor = fields.get("Device Minor", "")
         found[address.lower()] = int(minor) if minor.isdigit() else None
     return found
 
 
-def information(evidence: Evidence, errors: Errors, address: str) -> dict[str, str]:
+def read_information(evidence: Evidence, errors: Errors, address: str) -> dict[str, str]:
     """Fields of /proc/driver/nvidia/gpus/ADDRESS/information: Model, GPU UUID, Device Minor, GPU Firmware, GPU
     Excluded, …"""
     reading = evidence.read("%s/%s/information" % (GPUS, address))

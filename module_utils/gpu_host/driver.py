@@ -43,7 +43,7 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
     and the facts of `driver_requirements.of_gpus`,
     `driver_services`, `driver_packages` (as `packaging`) and `cuda_toolkits`.
     """
-    running = modules.loaded_modules(evidence, errors)
+    running = modules.read_loaded_modules(evidence, errors)
     version, flavor = _running_module(evidence, errors, bool(running and "nvidia" in running))
     # A sandbox may hide the list of modules and still offer the driver's own files.
     loaded = True if version or flavor else None if running is None else "nvidia" in running
@@ -66,14 +66,16 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
         "flavor": flavor,
         "on_disk": on_disk,
         "libraries": libraries,
-        "mismatched": mismatched(version, on_disk["version"], libraries, services["fabric_manager"]["version"]),
+        "mismatched": find_mismatches(version, on_disk["version"], libraries, services["fabric_manager"]["version"]),
         "cuda": driver_requirements.cuda_of_driver(version),
         "gsp_firmware": _gsp_firmware(evidence, errors),
         "nouveau_loaded": None if running is None else "nouveau" in running,
-        "secure_boot": secure_boot(evidence, errors),
+        "secure_boot": read_secure_boot(evidence, errors),
         "dkms": dkms,
         "built_for_running_kernel": _built(dkms, release),
-        "built_for_newest_kernel": _built(dkms, kernel.newest(kernel.installed(evidence.list("/boot"))) or release),
+        "built_for_newest_kernel": _built(
+            dkms, kernel.choose_newest_kernel(kernel.find_installed_kernels(evidence.list("/boot"))) or release
+        ),
         "nvswitches": None
         if devices is None
         else sorted(device.address for device in devices.values() if device.is_nvswitch),
@@ -84,7 +86,7 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
     }
 
 
-def mismatched(
+def find_mismatches(
     running: str | None, on_disk: str | None, libraries: dict[str, Any] | None, fabric_manager: str | None
 ) -> list[str] | None:
     """What differs from the running module's version, in words; None where that version or everything beside it is
@@ -164,13 +166,13 @@ def _gsp_firmware(evidence: Evidence, errors: Errors) -> dict[str, str | None]:
     """PCI address -> version of the GSP firmware that runs on the GPU, None where it runs without."""
     gpus = evidence.list(device_nodes.GPUS)
     firmware = {
-        address.lower(): device_nodes.information(evidence, errors, address).get("GPU Firmware")
+        address.lower(): device_nodes.read_information(evidence, errors, address).get("GPU Firmware")
         for address in gpus.entries
     }
     return {address: value if value and value[0].isdigit() else None for address, value in firmware.items()}
 
 
-def secure_boot(evidence: Evidence, errors: Errors) -> bool | None:
+def read_secure_boot(evidence: Evidence, errors: Errors) -> bool | None:
     """Whether Secure Boot is enforced: the last byte of the EFI variable; a machine without EFI has none."""
     efi = evidence.list("/sys/firmware/efi")
     if efi.status == ABSENT:

@@ -46,7 +46,7 @@ SUBJECTS: dict[str, Any] = {
 }
 
 
-def choose(subset: Sequence[str]) -> list[str]:
+def choose_subjects(subset: Sequence[str]) -> list[str]:
     """Subjects for a `gather_subset` such as ['all'], ['gpus', 'p2p'] or ['all', '!kernel_log'], in the order of
     SUBJECTS.
 
@@ -70,14 +70,16 @@ def gather(evidence: Evidence, subset: Sequence[str] = ("all",)) -> dict[str, An
     began = time.monotonic()
     facts: dict[str, Any] = dict.fromkeys(SUBJECTS)
     entries: list[dict[str, Any]] = []
-    readers = {name: SUBJECTS[name] for name in choose(subset)}
+    readers = {name: SUBJECTS[name] for name in choose_subjects(subset)}
     for reader in readers.values():
         for argv, limit in getattr(reader, "COMMANDS", ()):
             evidence.start(argv, limit)
     for name, reader in readers.items():
         facts[name] = _isolated(name, reader.gather, entries, evidence)
     evidence.abandon()
-    facts["joined"] = _isolated("joined", cross_facts.join, entries, facts)  # after the subjects: it reads their facts
+    facts["joined"] = _isolated(
+        "joined", cross_facts.join_facts, entries, facts
+    )  # after the subjects: it reads their facts
     manifest = getattr(evidence, "manifest", None)
     facts["evidence"] = {
         "schema": SCHEMA,

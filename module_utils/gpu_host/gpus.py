@@ -70,7 +70,7 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
     lost = None if found.devices is None else _lost(found.devices, found.complaints)
     state = {**_ending(first), **_amounts(found, lost or [], first)}
     _name_answer(state, first, found, errors)
-    for index, where in indices_from(evidence, found).items():
+    for index, where in choose_indices(evidence, found).items():
         if found.devices and where in found.devices:
             found.devices[where]["index"] = index
     for entry in lost or ():
@@ -95,12 +95,12 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
     return {**state, "source": found.source, "devices": found.devices, "lost": lost, **computed}
 
 
-def indices(evidence: Evidence) -> dict[int, str]:
+def read_indices(evidence: Evidence) -> dict[int, str]:
     """NVML index -> PCI address of the GPUs of this host; empty if unknown."""
-    return indices_from(evidence, None)
+    return choose_indices(evidence, None)
 
 
-def indices_from(evidence: Evidence, found: _Found | None) -> dict[int, str]:
+def choose_indices(evidence: Evidence, found: _Found | None) -> dict[int, str]:
     """As ``indices``. Without the query: the order of the GPUs in a whole log, which NVML's index follows."""
     answer = evidence.run(INDEX, LIMIT_SECONDS)
     asked = query_csv.indices(answer.stdout) if answer.ok and answer.rc == 0 else {}

@@ -51,7 +51,7 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
     `forced_p2p`: registry keys that force the P2P grant, [{name, value, where}], None when the driver's parameters are
     unknown. `configuration`: {complete, files, faults}. `initramfs`: see `initramfs.gather`.
     """
-    loaded = loaded_modules(evidence, errors)
+    loaded = read_loaded_modules(evidence, errors)
     configuration = modprobe.read(evidence, errors)
     cmdline = _cmdline_options(evidence)
     params = _nvidia_params(evidence, errors, loaded)
@@ -94,7 +94,7 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
     return facts
 
 
-def loaded_modules(evidence: Evidence, errors: Errors) -> dict[str, dict[str, Any]] | None:
+def read_loaded_modules(evidence: Evidence, errors: Errors) -> dict[str, dict[str, Any]] | None:
     """name -> {references, used_by} from /proc/modules; None when it cannot be read. A kernel without modules has none."""
     reading = evidence.read("/proc/modules")
     if reading.status == ABSENT:
@@ -219,9 +219,9 @@ def _pending(facts: dict[str, Any]) -> list[dict[str, Any]]:
                 text = "%s %s: %s in %s, %s in the running module" % (
                     module,
                     name,
-                    show(wanted),
+                    format_value(wanted),
                     source,
-                    show(option["live"]),
+                    format_value(option["live"]),
                 )
                 found.append(
                     {
@@ -283,12 +283,17 @@ def _forced_p2p(facts: dict[str, Any], source: str | None) -> list[dict[str, Any
                 and not any(item["name"] == name for item in found)
             ):
                 found.append(
-                    {"name": name, "value": value, "where": where, "text": "%s=%s in %s" % (name, show(value), where)}
+                    {
+                        "name": name,
+                        "value": value,
+                        "where": where,
+                        "text": "%s=%s in %s" % (name, format_value(value), where),
+                    }
                 )
     return found
 
 
-def show(value: Any) -> str:
+def format_value(value: Any) -> str:
     """A value as the kernel prints it."""
     if isinstance(value, bool):
         return "Y" if value else "N"

@@ -59,10 +59,10 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
     devices = pci_devices.inventory(evidence, errors)
     if devices is None:
         found = lspci.devices(evidence, errors)
-        return dict.fromkeys(KEYS) if found is None else {**assemble(found), "source": "lspci"}
-    for address in sorted(interesting(devices)):
+        return dict.fromkeys(KEYS) if found is None else {**assemble_facts(found), "source": "lspci"}
+    for address in sorted(choose_devices(devices)):
         pci_devices.add_detail(evidence, devices[address], errors)
-    facts = {**assemble(devices), "source": "sysfs"}
+    facts = {**assemble_facts(devices), "source": "sysfs"}
     cut = sum(
         1
         for device in devices.values()
@@ -79,7 +79,7 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
     return facts
 
 
-def interesting(devices: dict[str, dict[str, Any]]) -> set[str]:
+def choose_devices(devices: dict[str, dict[str, Any]]) -> set[str]:
     """Addresses to read in detail: GPUs, their other functions, NVSwitches and every bridge above them."""
     chosen = set()
     for address, device in devices.items():
@@ -90,7 +90,7 @@ def interesting(devices: dict[str, dict[str, Any]]) -> set[str]:
     return chosen
 
 
-def assemble(devices: dict[str, dict[str, Any]]) -> dict[str, Any]:
+def assemble_facts(devices: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """The facts from devices in the shape of pci_devices.py."""
     gpus = {address: _gpu(device, devices) for address, device in sorted(devices.items()) if _is_gpu(device)}
     above = {bridge for gpu in gpus.values() for bridge in gpu["path"] or []}

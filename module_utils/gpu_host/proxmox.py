@@ -156,7 +156,7 @@ def gather_host(evidence: Evidence) -> dict[str, Any]:
     return facts
 
 
-def for_guest(facts: dict[str, Any] | None, host: str, vmid: Any) -> dict[str, Any]:
+def select_guest(facts: dict[str, Any] | None, host: str, vmid: Any) -> dict[str, Any]:
     """What the checks of a guest see as `host.hypervisor`: the host's facts without its other guests, and
 
     `name`, its name in the inventory; `vmid`; `guest`, the entry of this VMID (None if there is none, or the guests are

@@ -30,12 +30,12 @@ _CELL = re.compile(r"NV(\d{1,3})")
 def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
     """Facts ``topology``: those of ``summary``, and ``nvlink``: ``{address: {links, active, inactive, unknown,
     speed_gb_s}}`` or None."""
-    names = gpus.indices(evidence)
+    names = gpus.read_indices(evidence)
     answer = evidence.run(MATRIX, LIMIT_SECONDS)
     matrix = topo_matrix.parse(answer.stdout) if answer.ok and answer.rc == 0 else None
     if matrix is None:
         _unanswered(answer, errors)
-    facts = summary(matrix, names)
+    facts = summarise_topology(matrix, names)
     if facts["unknown_pairs"]:
         errors.add(" ".join(MATRIX), "is cut off or damaged: %d pairs cannot be read" % len(facts["unknown_pairs"]))
     return {**facts, "nvlink": None if answer.status in (ABSENT, HUNG, TIMEOUT) else _nvlink(evidence, names, errors)}
@@ -60,7 +60,7 @@ def _nvlink(evidence: Evidence, names: dict[int, str], errors: Errors) -> dict[s
     return {_name("GPU%d" % index, names): nvlink.summarise(links) for index, links in found.items()}
 
 
-def summary(matrix: Matrix | None, names: dict[int, str]) -> dict[str, Any]:
+def summarise_topology(matrix: Matrix | None, names: dict[int, str]) -> dict[str, Any]:
     """The facts of a matrix and GPU index -> address; every value None if there is no matrix.
 
     ``links``: ``{address: {address or NIC: class}}``. ``pairs``: ``[{a, b, class, nvlinks}]``, each pair once, `class`

@@ -27,7 +27,7 @@ CASES = (
 METHODS = ("copy_engine", "sm_store", "sm_load")
 
 
-def methods(source: Gpu, target: Gpu) -> dict[str, Callable[[int, int, int], None]]:
+def list_methods(source: Gpu, target: Gpu) -> dict[str, Callable[[int, int, int], None]]:
     """The ways from `source` to `target`, each as f(target address, source address, bytes)."""
     return {
         "copy_engine": lambda to, origin, size: source.copy_to(target, size, to, origin),
@@ -36,7 +36,7 @@ def methods(source: Gpu, target: Gpu) -> dict[str, Callable[[int, int, int], Non
     }
 
 
-def check(source: Gpu, target: Gpu, method: str, host: HostMemory) -> dict[str, Any]:
+def check_delivery(source: Gpu, target: Gpu, method: str, host: HostMemory) -> dict[str, Any]:
     """All cases of one method: ``{status, sizes, first_bad_offset, bad_size, bad_blocks_4k, found, writer_sees_it,
     error}``.
 
@@ -50,7 +50,7 @@ def check(source: Gpu, target: Gpu, method: str, host: HostMemory) -> dict[str, 
     result["sizes"] = []
     if method != "copy_engine" and not (source.functions and target.functions):
         return {**result, "status": "skipped", "error": "the driver did not take the probe's kernels"}
-    move = methods(source, target)[method]
+    move = list_methods(source, target)[method]
     room = min(source.size, target.size, host.size)
     for wanted, target_offset, source_offset in CASES:
         size = min(wanted, room - max(target_offset, source_offset))
@@ -80,13 +80,13 @@ def _one(
     source.wait()
     target.wait()
     target.download(host.readback, place - GUARD, size + 2 * GUARD)
-    fault = compare(host, expected, size, poison)
+    fault = compare_readback(host, expected, size, poison)
     if fault and fault["found"] == "nothing_arrived":
         fault["writer_sees_it"] = _writer_sees(source, target, (place, expected, size), host)
     return fault
 
 
-def compare(host: HostMemory, expected: int, size: int, poison: int) -> dict[str, Any] | None:
+def compare_readback(host: HostMemory, expected: int, size: int, poison: int) -> dict[str, Any] | None:
     """What differs between `expected` and the readback (guard, `size` bytes, guard); None if nothing does."""
     data = host.readback + GUARD
     guards = [*range(-GUARD, 0), *range(size, size + GUARD)]

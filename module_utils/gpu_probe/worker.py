@@ -193,18 +193,20 @@ class Worker:
             if gpu.address in self._skip or not self._wanted("loopback", gpu.address, "latency_us"):
                 continue
             self._begin("loopback", 2 * PAIR_LIMIT_S, [gpu.address])
-            delivered = {method: deliver.check(gpu, gpu, method, self._host) for method in deliver.METHODS}
+            delivered = {method: deliver.check_delivery(gpu, gpu, method, self._host) for method in deliver.METHODS}
             self._put(delivered, "loopback", gpu.address, "delivered")
             flows = {"copy": "copy_engine", **({"sm_store": "sm_store"} if gpu.functions else {})}
             bandwidth = {
-                name: measure.together(self._cuda, [measure.Flow(gpu, gpu, how, gpu.size)])[0]
+                name: measure.measure_flows(self._cuda, [measure.Flow(gpu, gpu, how, gpu.size)])[0]
                 for name, how in flows.items()
             }
-            bandwidth["both_ways"] = measure.both_ways(self._cuda, [(gpu, gpu)], gpu.size)[0]
+            bandwidth["both_ways"] = measure.measure_both_ways(self._cuda, [(gpu, gpu)], gpu.size)[0]
             self._put(bandwidth, "loopback", gpu.address, "bandwidth_gb_s")
-            latency = measure.small_copies(self._cuda, gpu, gpu)
-            latency["flag_round_trip"] = measure.flag_round_trip(gpu, gpu, self._host, through_host=False)
-            latency["control_flag_round_trip"] = measure.flag_round_trip(gpu, gpu, self._host, through_host=True)
+            latency = measure.measure_small_copies(self._cuda, gpu, gpu)
+            latency["flag_round_trip"] = measure.measure_flag_round_trip(gpu, gpu, self._host, through_host=False)
+            latency["control_flag_round_trip"] = measure.measure_flag_round_trip(
+                gpu, gpu, self._host, through_host=True
+            )
             self._put(latency, "loopback", gpu.address, "latency_us")
 
     def _pairs(self) -> None:
@@ -216,7 +218,7 @@ class Worker:
         self._under_load(usable)
 
     def _rounds(self) -> list[list[tuple[Gpu, Gpu]]]:
-        return load.rounds(
+        return load.make_rounds(
             self._gpus, lambda one, other: not {_key(one, other), _key(other, one)} & self._skip, self._one_by_one
         )
 
@@ -234,13 +236,15 @@ class Worker:
             self._begin("control", PAIR_LIMIT_S, [_key(source, target)])
             with _Recorded(self, source, target, "control"):
                 self._put(
-                    deliver.check(source, target, "copy_engine", self._host),
+                    deliver.check_delivery(source, target, "copy_engine", self._host),
                     "pairs",
                     _key(source, target),
                     "control_delivered",
                 )
-                latency = measure.small_copies(self._cuda, source, target)
-                latency["flag_round_trip"] = measure.flag_round_trip(source, target, self._host, through_host=True)
+                latency = measure.measure_small_copies(self._cuda, source, target)
+                latency["flag_round_trip"] = measure.measure_flag_round_trip(
+                    source, target, self._host, through_host=True
+                )
                 self._put(latency, "pairs", _key(source, target), "control_latency_us")
         for turn in self._rounds():
             for pairs in (turn, [(other, one) for one, other in turn]):
@@ -275,7 +279,9 @@ class Worker:
                 self._begin("deliver by " + method, PAIR_LIMIT_S, [key])
                 with _Recorded(self, source, target, "delivered"):
                     (target.enable(source) if method == "sm_load" else source.enable(target))
-                    self._put(deliver.check(source, target, method, self._host), "pairs", key, "delivered", method)
+                    self._put(
+                        deliver.check_delivery(source, target, method, self._host), "pairs", key, "delivered", method
+                    )
 
     def _latency(self, usable: Sequence[tuple[Gpu, Gpu]]) -> None:
         assert self._cuda and self._host
@@ -287,10 +293,12 @@ class Worker:
             self._begin("latency", PAIR_LIMIT_S, [key])
             with _Recorded(self, source, target, "latency"):
                 source.enable(target)
-                latency = measure.small_copies(self._cuda, source, target)
+                latency = measure.measure_small_copies(self._cuda, source, target)
                 if (target, source) in open_pairs:
                     target.enable(source)
-                    latency["flag_round_trip"] = measure.flag_round_trip(source, target, self._host, through_host=False)
+                    latency["flag_round_trip"] = measure.measure_flag_round_trip(
+                        source, target, self._host, through_host=False
+                    )
                 self._put(latency, "pairs", key, "latency_us")
 
     def _bandwidth(self, usable: Sequence[tuple[Gpu, Gpu]]) -> None:
@@ -334,7 +342,7 @@ class Worker:
             size = min(min(source.size, target.size) for source, target in pairs)
             flows = [measure.Flow(source, target, method, size) for source, target in pairs]
             budget = (3, measure.CONTROL_SAMPLE_SECONDS) if control else (measure.SAMPLES, measure.SAMPLE_SECONDS)
-            figures = measure.together(self._cuda, flows, *budget)
+            figures = measure.measure_flows(self._cuda, flows, *budget)
             for pair, value in zip(pairs, figures):
                 self._put(value, "pairs", _key(*pair), "bandwidth_gb_s", name)
             return {_key(*pair): value["median"] for pair, value in zip(pairs, figures)}
@@ -351,7 +359,7 @@ class Worker:
                 source.enable(target)
                 target.enable(source)
             size = min(min(source.size, target.size) for source, target in pairs)
-            for (source, target), value in zip(pairs, measure.both_ways(self._cuda, pairs, size)):
+            for (source, target), value in zip(pairs, measure.measure_both_ways(self._cuda, pairs, size)):
                 self._put(value, "pairs", _key(source, target), "bandwidth_gb_s", "both_ways")
                 self._put(value, "pairs", _key(target, source), "bandwidth_gb_s", "both_ways")
 
@@ -372,10 +380,12 @@ class Worker:
                     self._begin(
                         "all write to one", PAIR_LIMIT_S, [key for key in every if key.endswith(target.address)]
                     )
-                    self._put(load.all_to(self._cuda, self._gpus, target, self._host), "many_to_one", target.address)
+                    self._put(
+                        load.load_one_target(self._cuda, self._gpus, target, self._host), "many_to_one", target.address
+                    )
         if self._wanted("all_at_once", "", ""):
             self._begin("all pairs at once", PAIR_LIMIT_S, every)
-            self._put(load.all_at_once(self._cuda, self._gpus, self._host), "all_at_once")
+            self._put(load.load_every_pair(self._cuda, self._gpus, self._host), "all_at_once")
 
     def _close(self) -> None:
         if self._host is not None:

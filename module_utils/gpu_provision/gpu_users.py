@@ -33,15 +33,15 @@ UNITS_COMMAND = [
 ]
 
 
-def look(evidence: Evidence, patterns: list[str]) -> dict[str, Any]:
+def find_gpu_users(evidence: Evidence, patterns: list[str]) -> dict[str, Any]:
     """What `processes` finds, the `units` that serve, and `text`: one line for a person, empty when the GPUs are free."""
-    found = processes()
-    found["units"] = serving_units(evidence, patterns) if patterns else []
-    found["text"] = describe(found["users"], found["units"])
+    found = find_processes()
+    found["units"] = find_serving_units(evidence, patterns) if patterns else []
+    found["text"] = describe_users(found["users"], found["units"])
     return found
 
 
-def processes(root: str = "/proc") -> dict[str, Any]:
+def find_processes(root: str = "/proc") -> dict[str, Any]:
     """``{"users": [...], "driver_services": [...], "unreadable": N}``; each user ``{pid, command, devices, unit,
     container}``.
 
@@ -101,14 +101,14 @@ def _unit(cgroup: str) -> tuple[str, str]:
     return unit, container
 
 
-def serving_units(evidence: Evidence, patterns: list[str]) -> list[str]:
+def find_serving_units(evidence: Evidence, patterns: list[str]) -> list[str]:
     """Active or starting services whose name matches one of the shell `patterns`; empty without systemd."""
     outcome = evidence.run(UNITS_COMMAND, 15)
     names = [line.split()[0] for line in outcome.text.splitlines() if line.split()]
     return sorted({name for name in names if any(fnmatch(name, pattern) for pattern in patterns)})
 
 
-def describe(users: list[dict[str, Any]], units: list[str]) -> str:
+def describe_users(users: list[dict[str, Any]], units: list[str]) -> str:
     """One line for a person: who is in the way."""
     parts = []
     for user in users[:8]:

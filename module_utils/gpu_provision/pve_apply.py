@@ -56,7 +56,7 @@ class Guest:
         it."""
         tool = TOOLS[self.kind]
         command = [tool, "set", self.vmid, *arguments]
-        outcome = self._run([*command, "--digest", digest(before)], 120.0)
+        outcome = self._run([*command, "--digest", digest_config(before)], 120.0)
         if not outcome.ok:
             raise ApplyError(
                 "%s did not run: %s. Is this a Proxmox VE host?" % (tool, outcome.reason or outcome.status)
@@ -125,7 +125,7 @@ class Guest:
             yield
 
 
-def digest(text: str) -> str:
+def digest_config(text: str) -> str:
     """Proxmox's digest of a configuration: the SHA-1 of the file."""
     # Proxmox's choice, not a secret's.
     return hashlib.sha1(text.encode("utf-8", "surrogateescape")).hexdigest()  # noqa: S324

@@ -12,7 +12,7 @@ DRIVER_UNITS = ("nvidia-dcgm.service", "dcgm.service", "nvidia-fabricmanager.ser
 _LIMIT_SECONDS = 120.0
 
 
-def reload(evidence: Evidence, modules: Sequence[str], units: Sequence[str]) -> dict[str, Any]:
+def reload_modules(evidence: Evidence, modules: Sequence[str], units: Sequence[str]) -> dict[str, Any]:
     """``{reloaded, failed, reason, log}``. `modules` in the order in which they go, `units` are stopped besides the
     driver's own."""
     log: list[str] = []

@@ -11,7 +11,7 @@ import json
 import re
 from typing import Any, Callable
 
-from ..gpu_checks import loaded
+from ..gpu_checks import check_cache
 
 SCHEMA = 1
 READY, NOT_READY, NOT_VALIDATED = "ready", "not_ready", "not_validated"
@@ -20,7 +20,7 @@ READY, NOT_READY, NOT_VALIDATED = "ready", "not_ready", "not_validated"
 class Collector:
     """Fed by the callback while a run goes on; holds one small record a host."""
 
-    def __init__(self, definitions: Callable[[str], dict[str, dict[str, Any]]] = loaded.definitions) -> None:
+    def __init__(self, definitions: Callable[[str], dict[str, dict[str, Any]]] = check_cache.load_definitions) -> None:
         """`definitions` gives what the checks of a directory say of themselves: ``{id: {title, severity, tags, docs,
         explains}}``."""
         self._definitions = definitions
@@ -49,7 +49,7 @@ class Collector:
             return
         self._define(result)
         for check in result["checks"]:
-            said = {key: value for key, value in check.items() if key not in loaded.OF_THE_CHECK}
+            said = {key: value for key, value in check.items() if key not in check_cache.OF_THE_CHECK}
             host["results"][check["id"]] = {
                 key: value for key, value in said.items() if value not in ("", None, False, [])
             }
@@ -77,7 +77,7 @@ class Collector:
 
     def report(self, run: dict[str, Any]) -> dict[str, Any]:
         """The report. `run` says when, with what and how it was asked for."""
-        hosts = {name: self._host(self.hosts[name]) for name in sorted(self.hosts, key=natural)}
+        hosts = {name: self._host(self.hosts[name]) for name in sorted(self.hosts, key=natural_key)}
         states = [host["state"] for host in hosts.values()]
         counted = [result["status"] for host in hosts.values() for result in host["results"]]
         return {
@@ -112,6 +112,6 @@ class Collector:
         }
 
 
-def natural(name: str) -> list[Any]:
+def natural_key(name: str) -> list[Any]:
     """A sort key that puts gpu2 before gpu10."""
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name) if part]

@@ -16,19 +16,19 @@ _OF_THE_COLLECTIVE = ("ran", "reason", "verdict", "explanation", "gpus", "wrong"
 _OF_A_FIGURE = ("median", "min", "max")
 
 
-def of(host: dict[str, Any]) -> dict[str, Any]:
+def digest_facts(host: dict[str, Any]) -> dict[str, Any]:
     """What is kept of `host` as the checks see it (subject.py): the part of gpu_facts, and ``probe`` where p2p_facts
     ran."""
     probe = host.get("probe")
-    return {**of_host(host), **({"probe": of_probe(probe)} if isinstance(probe, dict) else {})}
+    return {**digest_host(host), **({"probe": digest_probe(probe)} if isinstance(probe, dict) else {})}
 
 
-def of_host(gpu_host: dict[str, Any]) -> dict[str, Any]:
+def digest_host(gpu_host: dict[str, Any]) -> dict[str, Any]:
     """What is kept of the facts of gpu_facts."""
     return {subject: gpu_host.get(subject) for subject in SUBJECTS}
 
 
-def of_probe(probe: dict[str, Any]) -> dict[str, Any]:
+def digest_probe(probe: dict[str, Any]) -> dict[str, Any]:
     """What is kept of the facts of p2p_facts: every figure with its spread, its method once for all pairs (`methods`).
 
     ``pairs[name]``: path, driver_status, verdict, failed_rung, reason, least_gb_s, least_basis, high_latency, and the

@@ -7,7 +7,7 @@ import os
 import tempfile
 
 
-def write(path: str, data: bytes, mode: int = 0o644) -> None:
+def write_file(path: str, data: bytes, mode: int = 0o644) -> None:
     """`data` as the content of `path`, through a temporary file beside it and a rename. OSError if it cannot be done."""
     directory = os.path.dirname(os.path.abspath(path))
     os.makedirs(directory, exist_ok=True)

@@ -58,7 +58,7 @@ class Findings:
     symptoms: int = 0  # failing or unknown checks that a cause explains, over all hosts
 
 
-def of(report: dict[str, Any]) -> Findings:
+def group_findings(report: dict[str, Any]) -> Findings:
     """The findings of a report (collector.py)."""
     grouped = _Grouped(report)
     for name, host in report["hosts"].items():

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 
-def render(report: dict[str, Any]) -> bytes:
+def render_json(report: dict[str, Any]) -> bytes:
     """The bytes of report.json: a line a part, and a line a host. (Indented throughout, a fleet's takes Python twenty
     times as long.)"""
     parts = [

@@ -26,7 +26,7 @@ _METRIC = re.compile(r"^([A-Za-z_:][\w:]*)(?:\{[^}]*\})? ([0-9.eE+-]+|NaN|[+-]In
 _RUN = re.compile(r"(\S)\1{9,}|(\b\w{1,12}\b)(?:\W+\2\b){9,}")
 
 
-def read(
+def read_api(
     evidence: Evidence, base: str, engine: Engine | None, errors: Errors, *, key: str | None = None, light: bool = False
 ) -> dict[str, Any]:
     """FACTS. `reachable`: whether anything listens; None where it was not asked. `health`: ``{code, answered, seconds,
@@ -67,7 +67,7 @@ def _models(answer: Fetched, found: dict[str, Any], errors: Errors) -> None:
     if answer.ok:
         found["needs_key"] = False
     told = Errors("server")
-    content = decoded(answer, told)
+    content = decode_answer(answer, told)
     entries = content.get("data") if isinstance(content, dict) else None
     if not isinstance(entries, list) and not told.entries and answer.status != NOT_CAPTURED:
         told.add(answer.name, "holds no list of models")
@@ -100,17 +100,17 @@ def _information(
     for path in engine.server_info:
         answer = evidence.fetch("GET", base + path, headers=headers, timeout=limit)
         if answer.ok and answer.code == 200:
-            content = decoded(answer, errors)
+            content = decode_answer(answer, errors)
             if isinstance(content, dict):
                 found["version"] = content.get("version")
-                found["info"] = information(content)
+                found["info"] = select_information(content)
             break
     answer = evidence.fetch("GET", base + "/metrics", headers=headers, timeout=limit)
     if answer.ok and answer.code == 200:
-        found["metrics"] = metrics(answer.text, engine)
+        found["metrics"] = parse_metrics(answer.text, engine)
 
 
-def information(content: dict[str, Any]) -> dict[str, Any]:
+def select_information(content: dict[str, Any]) -> dict[str, Any]:
     """What of SGLang's /server_info decides how it serves, whatever other keys a version adds; None for those it lacks."""
     states = content.get("internal_states")
     state = states[0] if isinstance(states, list) and states and isinstance(states[0], dict) else {}
@@ -133,7 +133,7 @@ def information(content: dict[str, Any]) -> dict[str, Any]:
     return result
 
 
-def metrics(text: str, engine: Engine) -> dict[str, float | None]:
+def parse_metrics(text: str, engine: Engine) -> dict[str, float | None]:
     """``{running, queue, usage, tokens_per_s}`` of a Prometheus page, summed over its label sets; usage is the highest."""
     values: dict[str, list[float]] = {}
     for name, value in _METRIC.findall(text):
@@ -155,7 +155,7 @@ def _finite(text: str) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def decoded(answer: Fetched, errors: Errors) -> Any:
+def decode_answer(answer: Fetched, errors: Errors) -> Any:
     """The JSON of an answer; None, with the reason in `errors`, for anything else."""
     if answer.status == NOT_CAPTURED:
         return None
@@ -190,7 +190,7 @@ GENERATION_FIELDS = (
 )
 
 
-def generate(
+def generate_answer(
     evidence: Evidence, base: str, model: str, errors: Errors, *, key: str | None = None, pattern: str | None = None
 ) -> dict[str, Any]:
     """The same deterministic prompt twice, through the API that clients use, streamed.

@@ -38,14 +38,16 @@ def gather(evidence: Evidence, params: dict[str, Any], errors: Errors) -> dict[s
     """
     for argv, limit in COMMANDS:
         evidence.start(argv, limit)
-    table = processes.table(evidence, errors)
+    table = processes.read_processes(evidence, errors)
     if table is None and evidence.list("/proc").status == NOT_CAPTURED:
         evidence.abandon()
         return None
     facts = _process_facts(evidence, params, table or {}, errors)
     engine = engines.ENGINES.get(facts["engine"] or "")
     below, silent = facts.pop("pids"), facts.pop("silent")
-    facts["gpu"] = gpu_load.read(evidence, errors, {facts["process"]["pid"], *below} if facts["process"] else set())
+    facts["gpu"] = gpu_load.read_gpu_load(
+        evidence, errors, {facts["process"]["pid"], *below} if facts["process"] else set()
+    )
     _place_ranks(facts)
     _read_log(evidence, params, facts, engine, errors)
     engine = engine or engines.ENGINES.get(facts["log"]["engine"] or "")
@@ -59,7 +61,7 @@ def gather(evidence: Evidence, params: dict[str, Any], errors: Errors) -> dict[s
         facts["why"] = (
             "whether a server runs is not known: the kernel does not give the command line of process %s" % told
         )
-    facts["moving"] = stall.moving(facts)
+    facts["moving"] = stall.select_moving(facts)
     _generate(evidence, params, facts, errors)
     asked = facts["generation"]
     if asked["ran"] and not (asked["answered"] and asked["sane"] and asked["finite"] is not False):
@@ -73,7 +75,7 @@ def gather(evidence: Evidence, params: dict[str, Any], errors: Errors) -> dict[s
 def _process_facts(
     evidence: Evidence, params: dict[str, Any], table: dict[int, processes.Process], errors: Errors
 ) -> dict[str, Any]:
-    found, silent = processes.servers(evidence, table, errors)
+    found, silent = processes.find_servers(evidence, table, errors)
     chosen = _choose(evidence, found, params)
     facts: dict[str, Any] = {
         "engine": None,
@@ -93,18 +95,18 @@ def _process_facts(
     name = params.get("unit")
     if not chosen:
         facts["silent"] = [
-            one for one in silent if not name or processes.unit(evidence, one.pid) in (None, _service(name))
+            one for one in silent if not name or processes.find_unit(evidence, one.pid) in (None, _service(name))
         ]
     else:
         top, words, engine = chosen
         live = engines.flags(words)
-        below = processes.descendants(top.pid, table)
+        below = processes.find_descendants(top.pid, table)
         facts["pids"] = {process.pid for process in below}
         facts["engine"] = engine.name
-        facts["environment"] = processes.environment(evidence, top.pid, errors)
-        facts["locks"] = installed.locks(evidence, (facts["environment"] or {}).get("HOME"))
-        status = processes.status(evidence, top.pid)
-        limits = processes.limits(evidence, top.pid)
+        facts["environment"] = processes.read_environment(evidence, top.pid, errors)
+        facts["locks"] = installed.find_locks(evidence, (facts["environment"] or {}).get("HOME"))
+        status = processes.read_status(evidence, top.pid)
+        limits = processes.read_limits(evidence, top.pid)
         facts["process"] = {
             "pid": top.pid,
             "command": " ".join(words),
@@ -115,7 +117,7 @@ def _process_facts(
             "user_id": status["uid"],
             "rss_mib": status["rss_mib"],
             "state": top.state,
-            "unit": processes.unit(evidence, top.pid),
+            "unit": processes.find_unit(evidence, top.pid),
             "python": words[0],
             **limits,
         }
@@ -127,8 +129,8 @@ def _process_facts(
             if process.name in processes.COMPILERS
         ]
         name = name or facts["process"]["unit"]
-    name = name or next(iter(units.find(evidence)), None)
-    facts["unit"] = units.read(evidence, name, errors) if name else None
+    name = name or next(iter(units.find_units(evidence)), None)
+    facts["unit"] = units.read_unit(evidence, name, errors) if name else None
     return facts
 
 
@@ -137,7 +139,9 @@ def _choose(
 ) -> Any:
     """The server that the parameters name (by unit, else by port); the oldest where they name none."""
     if params.get("unit"):
-        return next((one for one in found if processes.unit(evidence, one[0].pid) == _service(params["unit"])), None)
+        return next(
+            (one for one in found if processes.find_unit(evidence, one[0].pid) == _service(params["unit"])), None
+        )
     if params.get("port"):
         return next((one for one in found if _port_of(one[2], engines.flags(one[1])) == params["port"]), None)
     return found[0] if found else None
@@ -157,10 +161,10 @@ def _ranks(evidence: Evidence, engine: Engine, below: list[processes.Process], e
     for process in below:
         if process.state == "Z":
             continue
-        title = " ".join(processes.arguments(evidence, process.pid, errors) or ()) or process.name
+        title = " ".join(processes.read_arguments(evidence, process.pid, errors) or ()) or process.name
         rank = processes.rank_of(engine, title)
         if rank is not None:
-            found.append({"rank": rank, **processes.describe(evidence, process), "gpu": None})
+            found.append({"rank": rank, **processes.describe_process(evidence, process), "gpu": None})
     return sorted(found, key=lambda one: one["rank"])
 
 
@@ -177,12 +181,12 @@ def _read_log(
     process = facts["process"]
     path = params.get("log")
     if not path and process and not (facts["unit"] and facts["unit"]["output"] and ":" in facts["unit"]["output"]):
-        path = processes.output(evidence, process["pid"], errors)
-    source = log_source.read(evidence, facts["unit"], path, engine, errors)
+        path = processes.find_output(evidence, process["pid"], errors)
+    source = log_source.read_log_source(evidence, facts["unit"], path, engine, errors)
     zone = re.match(r"([+-])(\d\d)(\d\d)", evidence.run(ZONE_COMMAND, 5).text)
     offset = (int(zone[2]) * 3600 + int(zone[3]) * 60) * (-1 if zone[1] == "-" else 1) if zone else 0
     since = _started_at(evidence, facts) if zone else None
-    log = log_reader.read(source["text"] or "", evidence.now(), offset, engine, since)
+    log = log_reader.read_log(source["text"] or "", evidence.now(), offset, engine, since)
     written = log["last_line_at"] if log["ends_with_request"] or source["modified"] is None else source["modified"]
     log.update(
         kind=source["kind"],
@@ -200,7 +204,7 @@ def _started_at(evidence: Evidence, facts: dict[str, Any]) -> float | None:
     if facts["process"]:
         return float(facts["process"]["started_at"])
     after = (facts["unit"] or {}).get("started_after_boot_s")
-    return processes.boot_time(evidence) + after if after else None
+    return processes.read_boot_time(evidence) + after if after else None
 
 
 def _address_to_ask(host: Any) -> str:
@@ -215,14 +219,14 @@ def _read_api(
 ) -> None:
     live = (facts["process"] or {}).get("settings") or {}
     port = params.get("port") or (_port_of(engine, live) if engine and facts["process"] else None)
-    facts["port"] = ports.read(evidence, port)
+    facts["port"] = ports.read_port(evidence, port)
     address = _address_to_ask(live.get("host"))
     if port is None:
         facts["api"] = dict.fromkeys(api.FACTS)
     else:
         scheme = "https" if "ssl-certfile" in live else "http"
         base = "%s://%s:%d" % (scheme, address, port)
-        facts["api"] = api.read(
+        facts["api"] = api.read_api(
             evidence, base, engine, errors, key=params.get("api_key"), light=bool(params.get("light"))
         )
     facts["model"] = facts["api"]["model"] or engines.served_name(
@@ -270,7 +274,7 @@ def _state(facts: dict[str, Any], scale: float) -> None:
     facts["fault"] = facts["log"]["fatal"]
     facts["state"], facts["why"] = _named_state(facts, scale)
     if facts["state"] == "stalled":
-        facts["stall"] = {**stall.cause(facts), "phase": facts["log"]["phase"], "since_s": facts["log"]["age_s"]}
+        facts["stall"] = {**stall.find_cause(facts), "phase": facts["log"]["phase"], "since_s": facts["log"]["age_s"]}
         facts["why"] = "%s; %s" % (facts["why"], facts["stall"]["what"])
 
 
@@ -304,7 +308,7 @@ def _named_state(facts: dict[str, Any], scale: float) -> tuple[str, str]:
     phase, quiet = log["phase"], log["age_s"]
     if facts["api"]["models"] and phase is None:
         return "ready", "/v1/models answers, /health with %s, and there is no log of a start" % health.get("code")
-    if not facts["compilers"] and quiet is not None and quiet > stall.patience(phase, scale):
+    if not facts["compilers"] and quiet is not None and quiet > stall.find_patience(phase, scale):
         return "stalled", "phase %s, no new line for %.0f s" % (phase or "unknown", quiet)
     return "starting", "phase %s" % (phase or "unknown")
 
@@ -323,7 +327,7 @@ def _generate(evidence: Evidence, params: dict[str, Any], facts: dict[str, Any],
         errors.entries[:0] = told.entries  # first: a check shows a few, and this one says what to do
     if reason is None:
         pattern = params.get("expected_text") or (params.get("expected") or {}).get("text")
-        asked = api.generate(
+        asked = api.generate_answer(
             evidence, facts["api"]["base"], facts["model"], errors, key=params.get("api_key"), pattern=pattern
         )
         facts["generation"] = {"skipped_reason": None, **asked}
@@ -362,17 +366,17 @@ def _host_side(evidence: Evidence, params: dict[str, Any], facts: dict[str, Any]
     facts["p2p_cache_denies"] = []
     facts["rank_outliers"] = facts["gpu"]["outliers"] if process else []
     if params.get("light") or not process:
-        facts["nccl"] = nccl.read(evidence, None, None, None, 1)
+        facts["nccl"] = nccl.read_nccl(evidence, None, None, None, 1)
         return
-    facts["differences"] = settings.differences(params.get("expected") or {}, process["settings"], environment)
-    facts["packages"] = installed.packages(evidence, process["arguments"], environment)
-    facts["p2p_caches"] = installed.p2p_caches(evidence, home)
+    facts["differences"] = settings.compare_settings(params.get("expected") or {}, process["settings"], environment)
+    facts["packages"] = installed.find_packages(evidence, process["arguments"], environment)
+    facts["p2p_caches"] = installed.find_p2p_caches(evidence, home)
     facts["p2p_cache_denies"] = [posixpath.basename(one["path"]) for one in facts["p2p_caches"] if one["denied_pairs"]]
     nodes = process["settings"].get("nnodes", "1")
     vendor = re.search(r"^vendor_id\s*: (\S+)", evidence.read("/proc/cpuinfo", 8192).text, re.MULTILINE)
     amd = vendor[1] == "AuthenticAMD" if vendor else None
     many = (facts["ranks_expected"] or 2) > 1 and len(facts["gpu"]["gpus"] or {}) > 1
     links = topology.gather(evidence, errors) if many else None
-    facts["nccl"] = nccl.read(
+    facts["nccl"] = nccl.read_nccl(
         evidence, environment, links, amd, int(nodes) if isinstance(nodes, str) and nodes.isdigit() else 1
     )

@@ -20,11 +20,11 @@ P2P_CACHES = ("/.cache/sglang", "/.cache/vllm")
 _P2P_CACHE = re.compile(r"gpu_p2p_access_cache_for_.*\.json$")
 
 
-def packages(evidence: Evidence, words: list[str], environment: dict[str, str] | None) -> dict[str, str] | None:
+def find_packages(evidence: Evidence, words: list[str], environment: dict[str, str] | None) -> dict[str, str] | None:
     """``{distribution: version}`` of what matters to an engine; None where the Python's directories cannot be seen."""
     found: dict[str, str] = {}
     seen = False
-    for directory in directories(evidence, words, environment or {}):
+    for directory in find_directories(evidence, words, environment or {}):
         listing = evidence.list(directory)
         seen = seen or listing.ok
         for name in listing.entries:
@@ -34,7 +34,7 @@ def packages(evidence: Evidence, words: list[str], environment: dict[str, str] |
     return found if seen else None
 
 
-def directories(evidence: Evidence, words: list[str], environment: dict[str, str]) -> list[str]:
+def find_directories(evidence: Evidence, words: list[str], environment: dict[str, str]) -> list[str]:
     """Where the Python that `words` start finds its packages."""
     found = [path for path in environment.get("PYTHONPATH", "").split(":") if path.startswith("/")]
     program = next((word for word in words[:2] if word.startswith("/") and "/bin/" in word), "")
@@ -55,7 +55,7 @@ def locks_command(home: str) -> tuple[str, ...]:
     return ("find", *roots, "-maxdepth", "7", "-name", "lock", "-type", "f", "-printf", r"%T@ %p\n")
 
 
-def locks(evidence: Evidence, home: str | None) -> list[dict[str, Any]] | None:
+def find_locks(evidence: Evidence, home: str | None) -> list[dict[str, Any]] | None:
     """``[{path, modified}]``; None where it is not known where the caches are."""
     if not home:
         return None
@@ -70,7 +70,7 @@ def locks(evidence: Evidence, home: str | None) -> list[dict[str, Any]] | None:
     ]
 
 
-def p2p_caches(evidence: Evidence, home: str | None) -> list[dict[str, Any]]:
+def find_p2p_caches(evidence: Evidence, home: str | None) -> list[dict[str, Any]]:
     """``[{path, modified, denied_pairs, allowed_pairs}]``: what the engine noted of peer access when it first asked,
     and believes since."""
     found = []

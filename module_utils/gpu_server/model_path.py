@@ -10,7 +10,7 @@ from ..gpu_host.evidence.interface import ABSENT, Evidence
 SECONDS = 20.0
 
 
-def problem(evidence: Evidence, model: str, user: str | None) -> str | None:
+def find_problem(evidence: Evidence, model: str, user: str | None) -> str | None:
     """One sentence, or None: nothing is wrong, or `model` is a name on a hub."""
     if not model.startswith("/"):
         return None

@@ -31,7 +31,7 @@ _NETWORK = re.compile(
 _BOOTSTRAP = frozenset({"NCCL_SOCKET_IFNAME", "NCCL_SOCKET_FAMILY"})
 
 
-def read(
+def read_nccl(
     evidence: Evidence,
     environment: dict[str, str] | None,
     topology: dict[str, Any] | None,

@@ -56,13 +56,13 @@ class Process:
     threads: int
 
 
-def table(evidence: Evidence, errors: Errors) -> dict[int, Process] | None:
+def read_processes(evidence: Evidence, errors: Errors) -> dict[int, Process] | None:
     """Every process by its id; None where /proc cannot be read or was not captured."""
     listing = evidence.list("/proc")
     if not listing.ok:
         errors.unanswered(listing)
         return None
-    boot = boot_time(evidence)
+    boot = read_boot_time(evidence)
     found = {}
     for name in listing.entries:
         if name.isdigit():
@@ -72,7 +72,7 @@ def table(evidence: Evidence, errors: Errors) -> dict[int, Process] | None:
     return found
 
 
-def boot_time(evidence: Evidence) -> float:
+def read_boot_time(evidence: Evidence) -> float:
     """Seconds since the epoch; 0 where /proc/stat does not say."""
     match = re.search(r"^btime (\d+)", evidence.read("/proc/stat").text, re.MULTILINE)
     return float(match[1]) if match else 0.0
@@ -93,7 +93,7 @@ def _process(pid: int, stat: str, boot: float) -> Process | None:
         return None
 
 
-def arguments(evidence: Evidence, pid: int, errors: Errors) -> list[str] | None:
+def read_arguments(evidence: Evidence, pid: int, errors: Errors) -> list[str] | None:
     """The command line, secrets masked; empty for a kernel thread or a process that has ended, None where the kernel
     does not answer."""
     reading = evidence.read("/proc/%d/cmdline" % pid, 256 * 1024)
@@ -106,7 +106,7 @@ def arguments(evidence: Evidence, pid: int, errors: Errors) -> list[str] | None:
     return words
 
 
-def servers(
+def find_servers(
     evidence: Evidence, processes: dict[int, Process], errors: Errors
 ) -> tuple[list[tuple[Process, list[str], Engine]], list[Process]]:
     """What started an engine and was not itself started by such a process, oldest first; and processes that may be one,
@@ -114,7 +114,7 @@ def servers(
     found, silent = {}, []
     for process in processes.values():
         if _INTERPRETERS.match(process.name) and process.state != "Z":
-            words = arguments(evidence, process.pid, errors)
+            words = read_arguments(evidence, process.pid, errors)
             if words is None:
                 silent.append(process)
                 continue
@@ -140,7 +140,7 @@ def _ancestors(process: Process, processes: dict[int, Process]) -> list[int]:
     return found
 
 
-def descendants(root: int, processes: dict[int, Process]) -> list[Process]:
+def find_descendants(root: int, processes: dict[int, Process]) -> list[Process]:
     """Every process below `root`, by id."""
     children: dict[int, list[Process]] = {}
     for process in processes.values():
@@ -158,7 +158,7 @@ def rank_of(engine: Engine, title: str) -> int | None:
     return int(next(group for group in match.groups() if group is not None)) if match else None
 
 
-def describe(evidence: Evidence, process: Process) -> dict[str, Any]:
+def describe_process(evidence: Evidence, process: Process) -> dict[str, Any]:
     """``{pid, name, state, cpu_s, threads, wait_channel, read_bytes}`` of one worker; None for what only root may read."""
     channel = evidence.read("/proc/%d/wchan" % process.pid, 4096)
     counters = evidence.read("/proc/%d/io" % process.pid, 4096)
@@ -174,7 +174,7 @@ def describe(evidence: Evidence, process: Process) -> dict[str, Any]:
     }
 
 
-def environment(evidence: Evidence, pid: int, errors: Errors) -> dict[str, str] | None:
+def read_environment(evidence: Evidence, pid: int, errors: Errors) -> dict[str, str] | None:
     """The allowed names of the process's environment, as they were when it started; None without the right to read it."""
     reading = evidence.read("/proc/%d/environ" % pid, 1024 * 1024)
     if not reading.ok:
@@ -184,7 +184,7 @@ def environment(evidence: Evidence, pid: int, errors: Errors) -> dict[str, str] 
     return {name: value for name, _equals, value in pairs}
 
 
-def limits(evidence: Evidence, pid: int) -> dict[str, Any]:
+def read_limits(evidence: Evidence, pid: int) -> dict[str, Any]:
     """``{memlock_kib, open_files}``: soft limits, 'unlimited' or a number; None if unreadable."""
     text = evidence.read("/proc/%d/limits" % pid, 16384).text
     return {"memlock_kib": _limit(text, "Max locked memory", 1024), "open_files": _limit(text, "Max open files", 1)}
@@ -197,7 +197,7 @@ def _limit(text: str, name: str, unit: int) -> int | str | None:
     return int(match[1]) // unit if match[1].isdigit() else match[1]
 
 
-def status(evidence: Evidence, pid: int) -> dict[str, Any]:
+def read_status(evidence: Evidence, pid: int) -> dict[str, Any]:
     """``{uid, rss_mib}`` from /proc/PID/status."""
     text = evidence.read("/proc/%d/status" % pid, 16384).text
     uid = re.search(r"^Uid:\s+(\d+)", text, re.MULTILINE)
@@ -205,14 +205,14 @@ def status(evidence: Evidence, pid: int) -> dict[str, Any]:
     return {"uid": int(uid[1]) if uid else None, "rss_mib": int(rss[1]) // 1024 if rss else None}
 
 
-def unit(evidence: Evidence, pid: int) -> str | None:
+def find_unit(evidence: Evidence, pid: int) -> str | None:
     """The systemd service that the process belongs to; None for a session or a container's own tree."""
     text = evidence.read("/proc/%d/cgroup" % pid, 16384).text
     parts = [part for line in text.splitlines() for part in line.rpartition(":")[2].split("/")]
     return next((part for part in reversed(parts) if part.endswith(".service") and not part.startswith("user@")), None)
 
 
-def output(evidence: Evidence, pid: int, errors: Errors) -> str | None:
+def find_output(evidence: Evidence, pid: int, errors: Errors) -> str | None:
     """The file that standard error goes to, or else standard output: where progress is shown. None for a pipe, a
     socket, a terminal."""
     listing = evidence.list("/proc/%d/fd" % pid)

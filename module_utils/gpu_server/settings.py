@@ -16,7 +16,7 @@ ALIASES = (
 )
 
 
-def differences(
+def compare_settings(
     expected: dict[str, Any], live: dict[str, Any], environment: dict[str, str] | None
 ) -> list[dict[str, Any]] | None:
     """``[{name, expected, live}]`` of `expected.arguments` and `expected.environment`; `live` None where the process

@@ -31,14 +31,14 @@ def show_command(name: str) -> tuple[str, ...]:
     return ("systemctl", "show", name, "--no-pager", "--property=" + PROPERTIES)
 
 
-def find(evidence: Evidence) -> list[str]:
+def find_units(evidence: Evidence) -> list[str]:
     """Units whose names say that they serve models, loaded on this host; empty without systemd."""
     outcome = evidence.run(LIST_COMMAND, SECONDS)
     names = [line.replace("●", " ").split() for line in outcome.text.splitlines()]
     return [words[0] for words in names if words and words[0].endswith(".service") and "not-found" not in words]
 
 
-def read(evidence: Evidence, name: str, errors: Errors) -> dict[str, Any] | None:
+def read_unit(evidence: Evidence, name: str, errors: Errors) -> dict[str, Any] | None:
     """``{name, loaded, active, sub, result, exit_status, restarts, invocation, needs_reload, file, enabled, output,
     main_pid, user,
     started_after_boot_s}``.

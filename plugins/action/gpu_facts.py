@@ -42,14 +42,14 @@ class ActionModule(Base):  # type: ignore[misc]
                 module_name=name, module_args=arguments, task_vars=self._with_interpreter(task_vars)
             )
             return live
-        path = replay.find(str(bundle), (task_vars.get("inventory_dir"), os.getcwd()))
+        path = replay.find_bundle(str(bundle), (task_vars.get("inventory_dir"), os.getcwd()))
         module = self._shared_loader_obj.module_loader.find_plugin(name, mod_type=".py")
         if module is None:
             raise AnsibleActionFail(
                 "the module %s is not on the library path; run from the directory that holds ansible.cfg" % name
             )
         try:
-            recorded: dict[str, Any] = replay.facts(module, arguments, path)
+            recorded: dict[str, Any] = replay.replay_facts(module, arguments, path)
         except ValueError as error:
             raise AnsibleActionFail(
                 str(error)

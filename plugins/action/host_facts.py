@@ -94,14 +94,14 @@ class ActionModule(Facts):  # type: ignore[misc]
         """Write one bundle of all that was recorded, whole or not at all: ``{changed, dest, records, size_bytes, msg}``."""
         path = os.path.abspath(os.path.expanduser(dest))
         try:
-            text, count = bundles.join_texts(recorded)
+            text, count = bundles.join_bundles(recorded)
         except ValueError as error:
             raise AnsibleActionFail("What the host sent is no bundle, nothing was written: %s" % error) from None
-        data = bundles.compress(anonymiser.anonymise(text) if anonymous else text)
+        data = bundles.compress_bundle(anonymiser.anonymise_bundle(text) if anonymous else text)
         changed = files.read_or_none(path) != data
         if changed and not self._task.check_mode:
             try:
-                files.write(path, data, mode=0o600)
+                files.write_file(path, data, mode=0o600)
             except OSError as error:
                 raise AnsibleActionFail("%s cannot be written: %s" % (path, error.strerror or error)) from None
         message = "%s: %d answers, %d KiB" % (path, count, len(data) // 1024)

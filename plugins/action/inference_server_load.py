@@ -42,11 +42,11 @@ class ActionModule(Base):  # type: ignore[misc]
             }
         before = self._baseline(args["baseline"])
         generator = self._find(args)
-        before, notes = benchmark.comparable(before, generator)
+        before, notes = benchmark.choose_baseline(before, generator)
         for note in notes:
             self.show_line(note)
         cells = self._measure(args, generator, before)
-        findings = benchmark.findings(cells, args["targets"], before)
+        findings = benchmark.find_shortfalls(cells, args["targets"], before)
         if len(cells) < len(args["cells"]):
             findings.append(
                 {
@@ -94,7 +94,7 @@ class ActionModule(Base):  # type: ignore[misc]
             finally:
                 self.remove_directory(directory)
             cells.append({**done["cell"], "command": done["command"]})
-            for line in benchmark.table(cells[-1:], before):
+            for line in benchmark.render_table(cells[-1:], before):
                 self.show_line(line)
             if cells[-1]["seconds"] is None:
                 break
@@ -161,6 +161,6 @@ class ActionModule(Base):  # type: ignore[misc]
     @staticmethod
     def _write(path: str, report: dict[str, Any]) -> None:
         try:
-            files.write(path, (json.dumps(report, indent=1) + "\n").encode())
+            files.write_file(path, (json.dumps(report, indent=1) + "\n").encode())
         except OSError as error:
             raise AnsibleActionFail("The report %s cannot be written: %s" % (path, error.strerror)) from error

@@ -63,7 +63,7 @@ class ActionModule(Base):  # type: ignore[misc]
             return watching.Verdict(
                 "failed", "it was ready, and is %s: %s" % (facts["state"], facts["why"]), phase=before.phase
             )
-        verdict = watching.of_answers(facts, args["model"], args["context_length"])
+        verdict = watching.judge_answers(facts, args["model"], args["context_length"])
         verdict.phase = before.phase
         if verdict.state == "ready":
             verdict.message = "%s; %s" % (before.message, verdict.message)

@@ -26,7 +26,7 @@ class ActionModule(Base):  # type: ignore[misc]
         path = os.path.abspath(os.path.expanduser(arguments["dest"]))
         data = json.dumps(arguments["content"], indent=1, sort_keys=True, ensure_ascii=False) + "\n"
         try:
-            files.write(path, data.encode("utf-8", "surrogatepass"), mode=0o600)
+            files.write_file(path, data.encode("utf-8", "surrogatepass"), mode=0o600)
         except OSError as error:
             raise AnsibleActionFail("%s cannot be written: %s" % (path, error.strerror or error)) from None
         result.update(changed=False, dest=path, msg=path)

@@ -12,8 +12,7 @@ from typing import Any
 import inference_server_facts
 import p2p_facts
 import yaml
-from ansible.module_utils.gpu_checks import checks as check_files
-from ansible.module_utils.gpu_checks import engine
+from ansible.module_utils.gpu_checks import check_files, engine
 from ansible.module_utils.gpu_checks.evaluator import TemplarEvaluator
 from ansible.module_utils.gpu_host.evidence import bundle
 from ansible.module_utils.gpu_host.evidence.interface import (
@@ -32,7 +31,7 @@ from ansible.module_utils.gpu_host.evidence.interface import (
 )
 from ansible.module_utils.gpu_host.gather import gather
 from ansible.module_utils.gpu_host.probe.worker_run import PROBE_COMMAND
-from ansible.module_utils.gpu_host.proxmox import for_guest, gather_host
+from ansible.module_utils.gpu_host.proxmox import gather_host, select_guest
 from ansible.parsing.dataloader import DataLoader
 from ansible.template import Templar
 
@@ -100,7 +99,7 @@ def overlays() -> list[Path]:
 @functools.cache
 def base(name: str) -> bundle.BundleEvidence:
     """The recorded host of a base: the file of the same name, or the one that its `recording` names."""
-    return bundle.load(str(HOSTS / (BASES.get(name, {}).get("recording", name) + ".jsonl.gz")))
+    return bundle.load_bundle(str(HOSTS / (BASES.get(name, {}).get("recording", name) + ".jsonl.gz")))
 
 
 @functools.cache
@@ -112,7 +111,7 @@ def loaded_checks(strict: bool = False) -> tuple[check_files.Check, ...]:
         return ()
     loader = DataLoader()
     return tuple(
-        check_files.load(
+        check_files.load_checks(
             str(directory), lambda path: loader.load_from_file(path, trusted_as_template=True), strict=strict
         )
     )
@@ -144,10 +143,10 @@ def judge(
     if proxmox:
         host["proxmox"] = gather_host(evidence)
     chosen = [check for check in loaded_checks() if not proxmox or "hypervisor" in check.tags]
-    variables = engine.variables(host, expected, "host")
+    variables = engine.make_variables(host, expected, "host")
     templar = shared_templar()
     templar.available_variables = variables
-    return {result["id"]: result for result in engine.evaluate(chosen, variables, OneByOne(templar))}
+    return {result["id"]: result for result in engine.evaluate_checks(chosen, variables, OneByOne(templar))}
 
 
 class OneByOne(TemplarEvaluator):
@@ -193,7 +192,7 @@ def hypervisor_of(
             raise OverlayError("%s: this base has no hypervisor to change" % name)
         return None
     evidence = base(place["recording"])
-    return for_guest(gather_host(_with(evidence, changes, name) if changes else evidence), "pve1", place["vmid"])
+    return select_guest(gather_host(_with(evidence, changes, name) if changes else evidence), "pve1", place["vmid"])
 
 
 @functools.cache

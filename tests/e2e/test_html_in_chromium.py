@@ -85,7 +85,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     paths = {}
     for name, report in reports.items():
         paths[name] = directory / (name + ".html")
-        paths[name].write_bytes(html_report.render(report))
+        paths[name].write_bytes(html_report.render_html(report))
     return paths
 
 

@@ -96,7 +96,7 @@ def measured(base: str) -> dict[str, Any]:
         sampler.wait()
         out.seek(0)
         text = out.read().decode("utf-8", "replace")
-    return {**cell, "gpus": benchmark.samples(text), "dmon": text[:1500]}
+    return {**cell, "gpus": benchmark.parse_samples(text), "dmon": text[:1500]}
 
 
 def expect(seen: dict[str, Any], facts: dict[str, Any], cell: dict[str, Any], count: int) -> None:

@@ -260,9 +260,9 @@ def test_the_query_gives_the_index_where_a_gpu_is_missing_in_between() -> None:
     rows = "index, pci.bus_id, uuid\n0, 00000000:01:00.0, GPU-1\n2, 00000000:03:00.0, GPU-3\n"
     facts, _problems = gathered({XML: xml(block() + block("00000000:03:00.0"), attached=2), INDEX: rows})
     assert [gpu["index"] for gpu in facts["devices"].values()] == [0, 2]
-    assert gpus.indices(evidence({INDEX: rows})) == {0: "0000:01:00.0", 2: "0000:03:00.0"}
-    assert gpus.indices(evidence({XML: xml(block())})) == {0: "0000:01:00.0"}
-    assert gpus.indices(evidence({XML: xml(block(), attached=2)})) == {}, (
+    assert gpus.read_indices(evidence({INDEX: rows})) == {0: "0000:01:00.0", 2: "0000:03:00.0"}
+    assert gpus.read_indices(evidence({XML: xml(block())})) == {0: "0000:01:00.0"}
+    assert gpus.read_indices(evidence({XML: xml(block(), attached=2)})) == {}, (
         "with a GPU missing, the order of the blocks tells nothing"
     )
 

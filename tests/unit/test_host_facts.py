@@ -136,7 +136,7 @@ SMI = {"run": ["nvidia-smi", "-L"], "status": "ok", "stdout": "GPU 0", "rc": 0, 
 
 
 def recorded(key: str, value: Any, *records: dict[str, Any]) -> dict[str, Any]:
-    return {**fact(key, value), "bundle_text": bundles.dump(MANIFEST, records)}
+    return {**fact(key, value), "bundle_text": bundles.dump_bundle(MANIFEST, records)}
 
 
 CAPTURED = {
@@ -153,7 +153,7 @@ def test_one_bundle_holds_every_answer_once(monkeypatch: pytest.MonkeyPatch, tmp
     assert (result["dest"], result["records"], result["changed"]) == (str(target), 2, True)
     assert "Linux" not in json.dumps(result), "what a bundle holds is in no result"
     assert target.stat().st_mode & 0o777 == 0o600
-    written = bundles.load(str(target))
+    written = bundles.load_bundle(str(target))
     assert written.manifest["host"] == "gpu-17"
     assert written.read("/proc/version").text == "Linux on gpu-17", "the longer reading serves both modules"
     assert written.run(["nvidia-smi", "-L"]).text == "GPU 0", "the first answer, which the facts were made of"
@@ -164,8 +164,8 @@ def test_one_bundle_holds_every_answer_once(monkeypatch: pytest.MonkeyPatch, tmp
 def test_an_anonymous_bundle_does_not_name_the_host(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     target = tmp_path / "gpu1.jsonl.gz"
     gather(monkeypatch, CAPTURED, capture_dest=str(target), capture_anonymous=True)
-    assert bundles.load(str(target)).manifest["host"] == "host"
-    assert bundles.load(str(target)).read("/proc/version").text == "Linux on host"
+    assert bundles.load_bundle(str(target)).manifest["host"] == "host"
+    assert bundles.load_bundle(str(target)).read("/proc/version").text == "Linux on host"
 
 
 def test_check_mode_writes_no_bundle(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -202,8 +202,8 @@ def test_a_bundle_that_cannot_be_written_is_said(monkeypatch: pytest.MonkeyPatch
 
 def test_a_recorded_host_captured_again_keeps_its_manifest(tmp_path: Path) -> None:
     source = tmp_path / "one.jsonl"
-    source.write_text(bundles.dump({**MANIFEST, "anonymous": True}, [LONG]))
+    source.write_text(bundles.dump_bundle({**MANIFEST, "anonymous": True}, [LONG]))
     modules = SimpleNamespace(find_plugin=lambda name, mod_type: str(ROOT / "library" / (name + mod_type)))
     target = tmp_path / "two.jsonl.gz"
     run("host_facts", {"bundle": str(source), "capture_dest": str(target)}, {}, module_loader=modules)
-    assert bundles.load(str(target)).manifest == {"bundle": 1, **MANIFEST, "anonymous": True}
+    assert bundles.load_bundle(str(target)).manifest == {"bundle": 1, **MANIFEST, "anonymous": True}

@@ -37,7 +37,7 @@ def sample(name: str) -> str:
 
 
 def assembled(text: str) -> dict[str, Any]:
-    return pci.assemble(lspci.parse(text))
+    return pci.assemble_facts(lspci.parse(text))
 
 
 def test_the_tree_gives_the_paths_that_sysfs_gives() -> None:
@@ -116,7 +116,7 @@ def test_a_root_port_that_redirects() -> None:
 
 def test_four_gpus_below_two_switches_without_redirect() -> None:
     devices = lspci.parse(sample("rtxpro6000-pex890xx-acs-redirect-off"))
-    facts = pci.assemble(devices)
+    facts = pci.assemble_facts(devices)
     assert list(facts["gpus"]) == ["0000:06:00.0", "0000:07:00.0", "0000:75:00.0", "0000:76:00.0"]
     assert {gpu["driver"] for gpu in facts["gpus"].values()} == {"nvidia"}
     assert {gpu["link"]["width"] for gpu in facts["gpus"].values()} == {16}  # idle at 2.5 GT/s, on all lanes

@@ -129,7 +129,7 @@ def test_modules_that_cannot_be_listed_are_unknown_not_absent() -> None:
 
 
 def test_the_recording_of_the_h200_host() -> None:
-    facts, _errors = gathered(modules, bundle.load(str(RECORDED / "h200-x2.jsonl.gz")))
+    facts, _errors = gathered(modules, bundle.load_bundle(str(RECORDED / "h200-x2.jsonl.gz")))
     assert (
         facts["nvidia"]["loaded"] is True and facts["nvidia"]["references"] is None
     )  # this kernel counts no references

@@ -236,7 +236,7 @@ def test_only_what_matters_is_read_in_detail() -> None:
     evidence = tree.evidence()
     devices = pci_devices.inventory(evidence, Errors("pci"))
     assert devices is not None
-    assert pci.interesting(devices) == {A, B, "0000:00:01.1", "0000:40:01.1"}
+    assert pci.choose_devices(devices) == {A, B, "0000:00:01.1", "0000:40:01.1"}
 
 
 def test_bridges_and_audio_of_nvidia_are_no_gpus() -> None:

@@ -255,7 +255,7 @@ def test_the_same_keys_whatever_is_missing() -> None:
 def test_a_guest_sees_its_host_without_the_other_guests() -> None:
     guests = {"vms": {"101": {"type": "vm", "gpu_count": 2}}, "containers": {"102": {"type": "lxc", "gpu_count": 0}}}
     facts = {**dict.fromkeys(proxmox.KEYS), "node": "pve1", **guests}
-    view = proxmox.for_guest(facts, "hv", 101)
+    view = proxmox.select_guest(facts, "hv", 101)
     assert (
         view["guest"]["type"] == "vm"
         and view["gives"] == "vm"
@@ -263,9 +263,9 @@ def test_a_guest_sees_its_host_without_the_other_guests() -> None:
         and "vms" not in view
         and view["name"] == "hv"
     )
-    assert proxmox.for_guest(facts, "hv", "102")["gives"] == ""
-    assert proxmox.for_guest(facts, "hv", 999)["has_guest"] is False
-    assert proxmox.for_guest(None, "hv", 101)["has_guest"] is None
+    assert proxmox.select_guest(facts, "hv", "102")["gives"] == ""
+    assert proxmox.select_guest(facts, "hv", 999)["has_guest"] is False
+    assert proxmox.select_guest(None, "hv", 101)["has_guest"] is None
 
 
 CONFIGS = st.lists(

@@ -56,12 +56,12 @@ def find(
     server: Server, directory: Path, wanted: str = "auto", named: str | None = None, **other: Any
 ) -> generator_find.Found:
     made = facts(**other)
-    return generator_find.find(wanted, named, made, job(server, tokenizer=made["tokenizer"]), str(directory))
+    return generator_find.find_generator(wanted, named, made, job(server, tokenizer=made["tokenizer"]), str(directory))
 
 
 def measure(server: Server, directory: Path, how: dict[str, Any], **other: Any) -> dict[str, Any]:
     (directory / "alive").touch()
-    generator_run.run(str(directory), generator_run.Order(job(server, **other), how, facts(), KEY))
+    generator_run.run_load(str(directory), generator_run.Order(job(server, **other), how, facts(), KEY))
     found: dict[str, Any] = json.loads((directory / "result.json").read_text())
     return found
 
@@ -145,7 +145,7 @@ def test_a_load_whose_directory_was_removed_ends(server: Server, home: Path) -> 
     place, how = home / "run", find(server, home).facts()
     (place / "alive").touch()
     thread = threading.Thread(
-        target=generator_run.run, args=(str(place), generator_run.Order(job(server), how, facts(), KEY))
+        target=generator_run.run_load, args=(str(place), generator_run.Order(job(server), how, facts(), KEY))
     )
     thread.start()
     until = time.monotonic() + 20
@@ -180,7 +180,7 @@ def test_a_look_keeps_it_going(server: Server, home: Path, monkeypatch: pytest.M
 def test_a_result_that_nobody_fetches_is_removed(server: Server, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(home))
     monkeypatch.setattr(generator_run, "ALONE_SECONDS", 1.0)
-    directory = Path(generator_run.detached(lambda place: (Path(place) / "result.json").touch()))
+    directory = Path(generator_run.run_detached(lambda place: (Path(place) / "result.json").touch()))
     until = time.monotonic() + 20
     while directory.exists() and time.monotonic() < until:
         time.sleep(0.1)
@@ -190,7 +190,7 @@ def test_a_result_that_nobody_fetches_is_removed(server: Server, home: Path, mon
 def test_a_detached_load_writes_its_result(server: Server, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(home))
     order = generator_run.Order(job(server), {"name": "builtin"}, facts())
-    directory = Path(generator_run.detached(lambda place: generator_run.run(place, order)))
+    directory = Path(generator_run.run_detached(lambda place: generator_run.run_load(place, order)))
     until = time.monotonic() + 30
     while not (directory / "result.json").exists() and time.monotonic() < until:
         time.sleep(0.1)
@@ -270,7 +270,7 @@ def test_the_servers_python_runs_as_the_servers_user() -> None:
         uid, place = text.split()
         assert int(uid) == (os.geteuid() if user is None else user)
         assert os.stat(os.path.join(place, "written")).st_uid == int(uid)
-        assert place != generator_find.workplace(directory, None) or user is None
+        assert place != generator_find.make_workplace(directory, None) or user is None
     finally:
         shutil.rmtree(directory)
 

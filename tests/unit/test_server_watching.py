@@ -194,7 +194,7 @@ def test_a_server_that_lists_nothing_is_asked_by_the_name_of_its_command_line(tm
 
 def test_a_server_that_cannot_be_asked_is_not_taken_for_ready() -> None:
     asked = {"ran": None, "skipped_reason": "it wants an API key"}
-    verdict = watching.of_answers(
+    verdict = watching.judge_answers(
         {"api": {"model": None, "context_length": None}, "generation": asked, "fault": None}, None, None
     )
     assert (verdict.state, verdict.cause) == ("failed", "not_asked")

@@ -27,7 +27,7 @@ NAMES = {number: "0000:%02d:00.0" % (number + 1) for number in range(4)}
 
 
 def read(text: str, names: dict[int, str] | None = None) -> dict:  # type: ignore[type-arg]
-    return topology.summary(topo_matrix.parse(text.encode()), NAMES if names is None else names)
+    return topology.summarise_topology(topo_matrix.parse(text.encode()), NAMES if names is None else names)
 
 
 def test_classes_nics_and_affinity() -> None:

@@ -72,6 +72,8 @@ class RecordingEvidence(Evidence):
     def __init__(self, source: Evidence) -> None:
         self._source = source
         self._records = _Records()
+        if isinstance(source, BundleEvidence):  # by which the readers know a recorded host
+            self.manifest = source.manifest
 
     @property
     def records(self) -> Sequence[dict[str, Any]]:
@@ -174,17 +176,17 @@ class BundleEvidence(Evidence):
         return reads + lists + runs + [encode_fetched(fetched) for fetched in self._fetches.values()]
 
 
-def load(path: str) -> BundleEvidence:
+def load_bundle(path: str) -> BundleEvidence:
     """Read the bundle at `path`; BundleError with file and line for anything that is not one."""
     try:
         with open(path, "rb") as handle:
             data = handle.read(SIZE_LIMIT_BYTES + 1)
     except OSError as error:
         raise BundleError("%s: %s. Check the path in gpu_host_bundle." % (path, error.strerror)) from error
-    return parse(data, path)
+    return parse_bundle(data, path)
 
 
-def parse(data: bytes, path: str = "bundle") -> BundleEvidence:
+def parse_bundle(data: bytes, path: str = "bundle") -> BundleEvidence:
     """The bundle in `data`; `path` is only named in messages."""
     if data[:2] == b"\x1f\x8b":
         data = _decompress(data, path)
@@ -217,24 +219,24 @@ def parse(data: bytes, path: str = "bundle") -> BundleEvidence:
     return bundle
 
 
-def dump(manifest: dict[str, Any], records: Iterable[dict[str, Any]]) -> str:
+def dump_bundle(manifest: dict[str, Any], records: Iterable[dict[str, Any]]) -> str:
     """The text of a bundle file: ASCII, so that file names in any encoding survive."""
     lines = [json.dumps({"bundle": FORMAT, **manifest})]
     lines += [json.dumps(record) for record in records]
     return "\n".join(lines) + "\n"
 
 
-def join_texts(texts: Iterable[str]) -> tuple[str, int]:
+def join_bundles(texts: Iterable[str]) -> tuple[str, int]:
     """One bundle of several of the same host, and how many records it holds: the manifest of the first, and every
     answer once. BundleError for a text that is no bundle."""
     records = _Records()
     manifest: dict[str, Any] = {}
     for text in texts:
-        part = parse(text.encode("utf-8", "surrogatepass"), "the recorded evidence")
+        part = parse_bundle(text.encode("utf-8", "surrogatepass"), "the recorded evidence")
         manifest = manifest or part.manifest
         for record in part.records():
             records.keep(record)
-    return dump(manifest, records.all()), len(records.all())
+    return dump_bundle(manifest, records.all()), len(records.all())
 
 
 def _decompress(data: bytes, path: str) -> bytes:
@@ -248,7 +250,7 @@ def _decompress(data: bytes, path: str) -> bytes:
         raise BundleError("%s: damaged gzip data (%s)." % (path, error)) from error
 
 
-def compress(text: str) -> bytes:
+def compress_bundle(text: str) -> bytes:
     """The gzip form of a bundle; the same text always gives the same bytes."""
     return gzip.compress(text.encode("utf-8"), mtime=0)
 
@@ -357,7 +359,7 @@ def _decode_fetched(record: dict[str, Any]) -> Fetched:
         str(record["fetch"]),
         str(record["status"]),
         record.get("code"),
-        fetching.redact(method, data),
+        fetching.redact_answer(method, data),
         str(record.get("content_type", "")),
         float(record.get("seconds") or 0.0),
         record.get("first_byte_s"),

@@ -17,7 +17,7 @@ Params = dict[str, Any]
 ARGUMENTS: dict[str, dict[str, Any]] = {"bundle": {"type": "path"}, "capture": {"type": "bool", "default": False}}
 
 
-def result(
+def build_result(
     tool: str, key: str, evidence: Evidence, params: Params, gather: Callable[[Evidence], Any]
 ) -> dict[str, Any]:
     """The module's result: what `gather` reads from `evidence` under `key`, and with ``capture`` the bundle that `tool`
@@ -31,11 +31,11 @@ def result(
         manifest = {"host": socket.gethostname(), "captured_at": evidence.now(), "uid": os.getuid(), "tool": tool}
         # Of a recorded host the bundle says when, where and by whom it was captured; here is only the controller.
         manifest = getattr(evidence, "manifest", manifest)
-        found["bundle_text"] = bundles.dump(manifest, recorder.records)
+        found["bundle_text"] = bundles.dump_bundle(manifest, recorder.records)
     return found
 
 
-def main(
+def run_module(
     arguments: dict[str, dict[str, Any]],
     facts: Callable[[Evidence, Params], dict[str, Any]],
     live: Callable[[Params], Evidence] = lambda _params: LiveEvidence(),
@@ -44,7 +44,7 @@ def main(
     mend."""
     module = AnsibleModule(argument_spec=arguments, supports_check_mode=True)
     try:
-        evidence = bundles.load(module.params["bundle"]) if module.params["bundle"] else live(module.params)
+        evidence = bundles.load_bundle(module.params["bundle"]) if module.params["bundle"] else live(module.params)
         module.exit_json(**facts(evidence, module.params))
     except ValueError as error:
         module.fail_json(msg=str(error))

@@ -38,7 +38,7 @@ def fetch_answer(request: Request) -> Fetched:
         return request.answered(
             status,
             code=answer.status,
-            data=redact(request.method, data[:ANSWER_LIMIT_BYTES]),
+            data=redact_answer(request.method, data[:ANSWER_LIMIT_BYTES]),
             content_type=answer.getheader("Content-Type") or "",
             seconds=_since(began),
             first_byte_s=first,
@@ -55,7 +55,7 @@ def fetch_answer(request: Request) -> Fetched:
         connection.close()
 
 
-def redact(method: str, data: bytes) -> bytes:
+def redact_answer(method: str, data: bytes) -> bytes:
     """What a server says of itself may hold keys. What it generates from our own prompt holds lists of "tokens"
     instead."""
     return data if method == "POST" else secrets.redact_text(data)

@@ -252,7 +252,7 @@ class _Child:
         where = describe_stuck(pid)
         event = self._event(kind, "pid %d, %s" % (pid, where))
         if self._stage not in FIRST_STAGES:
-            event["gpus"] = signature()
+            event["gpus"] = read_signature()
         try:
             os.killpg(pid, signal.SIGKILL)
         except OSError:
@@ -265,7 +265,7 @@ class _Child:
         return event
 
 
-def signature() -> list[dict[str, Any]]:
+def read_signature() -> list[dict[str, Any]]:
     """What tells a spinning GPU from a waiting host, now: ``[{pci_address, utilization_percent, power_w,
     memory_used_mib}]``."""
     answer = LiveEvidence().run(SIGNATURE_COMMAND, 10.0)
@@ -273,8 +273,8 @@ def signature() -> list[dict[str, Any]]:
     names = ("utilization_percent", "power_w", "memory_used_mib")
     return [
         {
-            "pci_address": cuda_results.normal_address(row[0]),
-            **{name: cuda_results.number(cell) for name, cell in zip(names, row[1:])},
+            "pci_address": cuda_results.normalise_address(row[0]),
+            **{name: cuda_results.parse_number(cell) for name, cell in zip(names, row[1:])},
         }
         for row in rows
         if len(row) == 4

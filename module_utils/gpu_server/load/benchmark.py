@@ -12,7 +12,7 @@ SLOWER_SHARE = 0.10  # slower than the run before by more than this is a finding
 _COLUMNS = {"pwr": "power_w", "sm": "utilization_percent", "rxpci": "pcie_rx_mb_s", "txpci": "pcie_tx_mb_s"}
 
 
-def samples(text: str) -> dict[str, dict[str, dict[str, float]]] | None:
+def parse_samples(text: str) -> dict[str, dict[str, dict[str, float]]] | None:
     """``{gpu index: {power_w, utilization_percent, pcie_rx_mb_s, pcie_tx_mb_s: {mean, max}}}`` of `nvidia-smi dmon`;
     None without samples.
 
@@ -60,7 +60,9 @@ def is_report(content: Any) -> bool:
     )
 
 
-def comparable(before: dict[str, Any] | None, generator: dict[str, Any]) -> tuple[dict[str, Any] | None, list[str]]:
+def choose_baseline(
+    before: dict[str, Any] | None, generator: dict[str, Any]
+) -> tuple[dict[str, Any] | None, list[str]]:
     """The baseline where the same generator measured it, else None; and what is to be said of it.
 
     Generators count differently (where a token begins, what a first token is), so that figures of two are no
@@ -81,7 +83,7 @@ def comparable(before: dict[str, Any] | None, generator: dict[str, Any]) -> tupl
     return before, []
 
 
-def findings(
+def find_shortfalls(
     cells: list[dict[str, Any]], targets: dict[str, Any], before: dict[str, Any] | None
 ) -> list[dict[str, str]]:
     """``[{severity, text}]``: loads without figures, failed requests, targets that are missed, cells that are slower
@@ -142,7 +144,7 @@ def findings(
     return found
 
 
-def table(cells: list[dict[str, Any]], before: dict[str, Any] | None) -> list[str]:
+def render_table(cells: list[dict[str, Any]], before: dict[str, Any] | None) -> list[str]:
     """Lines for a terminal."""
     old = {cell_name(cell): cell for cell in (before or {}).get("cells") or ()}
     head = "%-34s %10s %10s %10s %14s %12s %10s" % (

@@ -48,7 +48,7 @@ class NoGeneratorError(Exception):
     """The one that was asked for cannot be used; the text says why."""
 
 
-def find(wanted: str, named: str | None, server: Mapping[str, Any], job: Job, directory: str) -> Found:
+def find_generator(wanted: str, named: str | None, server: Mapping[str, Any], job: Job, directory: str) -> Found:
     """The generator to use. `wanted` is one of generators.NAMES, `named` a Python (or, for guidellm, its program) of
     the inventory.
 
@@ -87,7 +87,7 @@ def _usable(generator: Generator, named: str | None, server: Mapping[str, Any], 
             "it needs the model's tokenizer, and the server's command line does not say where that is"
         )
     starts, version, user = _starts(generator, named, server, directory)
-    lacking = _lacking(job.tokenizer, environment(server, user, directory)) if job.tokenizer else None
+    lacking = _lacking(job.tokenizer, make_environment(server, user, directory)) if job.tokenizer else None
     if lacking:
         raise NoGeneratorError(lacking)
     problem = "it does not start"
@@ -97,11 +97,11 @@ def _usable(generator: Generator, named: str | None, server: Mapping[str, Any], 
             code, text = _run([*words, asked], HELP_SECONDS, server, user, directory)
             if code != 0:
                 how = "ended with %d" % code if code is not None else "did not end"
-                problem = "%s %s %s: %s" % (" ".join(words), asked, how, generators.tail(text))
+                problem = "%s %s %s: %s" % (" ".join(words), asked, how, generators.select_last_lines(text))
                 continue
-            problems = generators.faults(generator, text, job)
+            problems = generators.find_faults(generator, text, job)
             if not problems:
-                return Found(generator.name, version, words, generators.known_options(generator, text, job), user)
+                return Found(generator.name, version, words, generators.select_options(generator, text, job), user)
             problem = "%s does not fit: %s" % (version or "this version", "; ".join(problems))
     raise NoGeneratorError(problem)
 
@@ -155,7 +155,9 @@ def _starts(
     if code != 0:
         missing = "PackageNotFoundError" in text
         raise NoGeneratorError(
-            "%s has no %s" % (python, generator.distribution) if missing else "%s: %s" % (python, generators.tail(text))
+            "%s has no %s" % (python, generator.distribution)
+            if missing
+            else "%s: %s" % (python, generators.select_last_lines(text))
         )
     return (
         [[python, "-m", *module] for module in generator.modules],
@@ -182,7 +184,7 @@ def _python_of_server(server: Mapping[str, Any]) -> tuple[str | None, int | None
     return path, user if isinstance(user, int) and user != 0 and os.geteuid() == 0 else None
 
 
-def environment(server: Mapping[str, Any], user: int | None, directory: str) -> dict[str, str]:
+def make_environment(server: Mapping[str, Any], user: int | None, directory: str) -> dict[str, str]:
     """For a generator: the hub's cache of the server, since the tokenizer is there, but nothing fetched and nothing
     written outside `directory`."""
     theirs: Mapping[str, str] = server.get("environment") or {}
@@ -202,7 +204,7 @@ def environment(server: Mapping[str, Any], user: int | None, directory: str) -> 
     return made
 
 
-def workplace(directory: str, user: int | None) -> str:
+def make_workplace(directory: str, user: int | None) -> str:
     """A directory inside `directory` for what runs as `user`, and nobody else's: `python -m` takes modules from where
     it stands."""
     place = os.path.join(directory, "work" if user is None else "work-%d" % user)
@@ -210,11 +212,11 @@ def workplace(directory: str, user: int | None) -> str:
     if user is not None:
         # The way into its own directory; what lies beside that is not listed and not secret.
         os.chmod(directory, 0o711)  # noqa: S103
-        os.chown(place, user, as_user(user)["group"])
+        os.chown(place, user, popen_as_user(user)["group"])
     return place
 
 
-def as_user(user: int | None) -> dict[str, Any]:
+def popen_as_user(user: int | None) -> dict[str, Any]:
     """Arguments of Popen that make a child of root another user's."""
     if user is None:
         return {}
@@ -230,10 +232,10 @@ def _run(
 ) -> tuple[int | None, str]:
     """Exit code (None: it did not end) and what it printed."""
     try:
-        place = workplace(directory, user)
+        place = make_workplace(directory, user)
         done = subprocess.run(
             list(words), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=limit, check=False, cwd=place,
-            env=environment(server, user, place), **as_user(user),
+            env=make_environment(server, user, place), **popen_as_user(user),
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         return None, "no answer within %d s" % limit

@@ -169,7 +169,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
 REFUSED_BY = {"transformers": "transformers serve refuses its requests (the field ignore_eos)"}
 
 
-def faults(generator: Generator, text: str, job: Job) -> list[str]:
+def find_faults(generator: Generator, text: str, job: Job) -> list[str]:
     """What speaks against this generator, from its --help: options that it lacks, choices that it does not name."""
     known = options_of(text)
     found = []
@@ -185,13 +185,13 @@ def faults(generator: Generator, text: str, job: Job) -> list[str]:
     return found
 
 
-def known_options(generator: Generator, text: str, job: Job) -> list[str]:
+def select_options(generator: Generator, text: str, job: Job) -> list[str]:
     """Those of the optional options that the installed version has, from its --help."""
     known = options_of(text)
     return [option for option, _value in generator.optional(job) if option in known]
 
 
-def command(generator: Generator, start: Sequence[str], known: Collection[str], job: Job) -> list[str]:
+def make_command(generator: Generator, start: Sequence[str], known: Collection[str], job: Job) -> list[str]:
     """The command line; `start` begins it, `known` are the optional options that it has. The key is not in it."""
     words = list(start)
     for option, value in generator.required(job) + [pair for pair in generator.optional(job) if pair[0] in known]:
@@ -199,19 +199,19 @@ def command(generator: Generator, start: Sequence[str], known: Collection[str], 
     return words
 
 
-def progress(text: str, requests: int) -> int | None:
+def parse_progress(text: str, requests: int) -> int | None:
     """How many of the requests are done, from the end of what was printed; None where it does not say (yet)."""
     bars = [int(match[1]) for match in _BAR.finditer(text) if int(match[2]) == requests]
     counts = [int(match[1]) + int(match[2]) for match in _COUNTS.finditer(text)]
     return max(bars[-1:] + counts[-1:], default=None)
 
 
-def redacted(text: str, key: str | None) -> str:
+def redact_key(text: str, key: str | None) -> str:
     """What a generator printed, without the key of the API."""
     return text.replace(key, "***") if key else text
 
 
-def tail(text: str) -> str:
+def select_last_lines(text: str) -> str:
     """The last lines for a message, without progress bars."""
     # The bar goes to another stream, and ends without a line feed: what is printed next stands behind it.
     lines = [_BAR_LINE.sub("", line.rsplit("\r", 1)[-1]).rstrip() for line in text.split("\n")]
@@ -224,7 +224,7 @@ def tail(text: str) -> str:
     return " | ".join(lines[-TAIL_LINES:])[-TAIL_CHARACTERS:] or "it printed nothing"
 
 
-def tokenizer_of(engine: str | None, words: Sequence[str]) -> str | None:
+def find_tokenizer(engine: str | None, words: Sequence[str]) -> str | None:
     """The tokenizer, or else the model, of a server's command line: a path or a name on the hub; None where the command
     does not say."""
     settings = engines.flags(words)
@@ -232,7 +232,7 @@ def tokenizer_of(engine: str | None, words: Sequence[str]) -> str | None:
     return next((value for value in given if isinstance(value, str)), None) or engines.model_path(engine, words)
 
 
-def server_of(facts: Mapping[str, Any]) -> dict[str, Any]:
+def describe_server(facts: Mapping[str, Any]) -> dict[str, Any]:
     """What a generator must know, from the facts of the server: ``{engine, python, environment, user_id, tokenizer,
     trust_remote_code}``."""
     process = facts.get("process")
@@ -245,6 +245,6 @@ def server_of(facts: Mapping[str, Any]) -> dict[str, Any]:
         "python": process.get("python"),
         "environment": {str(name): str(value) for name, value in named.items()} if isinstance(named, dict) else {},
         "user_id": process.get("user_id"),
-        "tokenizer": tokenizer_of(facts.get("engine"), words),
+        "tokenizer": find_tokenizer(facts.get("engine"), words),
         "trust_remote_code": "trust-remote-code" in engines.flags(words),
     }

@@ -72,7 +72,7 @@ class Load:
             done = list(self._done)
         return {
             "concurrency": concurrency, "prompt_tokens_asked": prompt_tokens, "output_tokens_asked": output_tokens, "requests": requests,
-            **summary(done, requests, time.monotonic() - began),
+            **summarise_requests(done, requests, time.monotonic() - began),
         }  # fmt: skip
 
     def _request(self, number: int, prompt_tokens: int, output_tokens: int, end: float) -> dict[str, Any]:
@@ -159,7 +159,7 @@ class Load:
         result["output"] = result["output"] or pieces
 
 
-def summary(done: list[dict[str, Any]], requests: int, seconds: float) -> dict[str, Any]:
+def summarise_requests(done: list[dict[str, Any]], requests: int, seconds: float) -> dict[str, Any]:
     """``{completed, failed, seconds, output_tokens_per_s, total_tokens_per_s, per_stream_tokens_per_s, first_token_s,
     token_gap_ms, problems}``."""
     good = [one for one in done if one["ok"]]
@@ -175,13 +175,13 @@ def summary(done: list[dict[str, Any]], requests: int, seconds: float) -> dict[s
         "output_tokens_per_s": round(output / seconds, 2) if good else None,
         "total_tokens_per_s": round((output + prompt) / seconds, 2) if good else None,
         "per_stream_tokens_per_s": round(statistics.median(streams), 2) if streams else None,
-        "first_token_s": spread([one["first_s"] for one in good if one["first_s"]], 1.0),
-        "token_gap_ms": spread([gap for one in good for gap in one["gaps"]], 1000.0),
+        "first_token_s": summarise_spread([one["first_s"] for one in good if one["first_s"]], 1.0),
+        "token_gap_ms": summarise_spread([gap for one in good for gap in one["gaps"]], 1000.0),
         "problems": sorted({one["problem"] for one in done if one["problem"]})[:5],
     }
 
 
-def spread(values: list[float], factor: float) -> dict[str, float] | None:
+def summarise_spread(values: list[float], factor: float) -> dict[str, float] | None:
     """``{median, p95}``; None without values."""
     if not values:
         return None

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .job import Job
-from .request_load import spread
+from .request_load import summarise_spread
 
 # (the parsed file, the load) -> its cell
 Parser = Callable[["dict[str, Any]", Job], "dict[str, Any]"]
@@ -38,8 +38,8 @@ def parse_serving(found: dict[str, Any], job: Job) -> dict[str, Any]:
         output=found.get("total_output_tokens"),
         prompt=found.get("total_input_tokens"),
         per_stream=1000.0 / per_token if per_token else None,
-        first=spread(firsts, 1.0) or _given(found, "ttft", 0.001),
-        gap=spread(gaps, 1000.0) or _given(found, "itl", 1.0),
+        first=summarise_spread(firsts, 1.0) or _given(found, "ttft", 0.001),
+        gap=summarise_spread(gaps, 1000.0) or _given(found, "itl", 1.0),
         errors=errors,
     )
 
@@ -110,7 +110,7 @@ def parse_result(parse: Parser, text: str, job: Job) -> dict[str, Any]:
     return parse(found, job)
 
 
-def failed_cell(job: Job, problem: str) -> dict[str, Any]:
+def make_failed_cell(job: Job, problem: str) -> dict[str, Any]:
     """A load of which nothing is known but that it did not end well."""
     cell = _cell(
         job, completed=0, seconds=None, output=None, prompt=None, per_stream=None, first=None, gap=None, errors=[]

@@ -249,6 +249,6 @@ OUT_OF_MEMORY = {
 }
 
 
-def fault_of(line: str) -> Fault | None:
+def find_fault(line: str) -> Fault | None:
     """The fault that a line reports."""
     return next((fault for fault in FAULTS if fault.pattern.search(line)), None)

@@ -34,7 +34,7 @@ class Line:
     own: bool
 
 
-def lines_of(text: str, now: float, utc_offset_s: int = 0) -> Iterator[Line]:
+def parse_lines(text: str, now: float, utc_offset_s: int = 0) -> Iterator[Line]:
     """The lines of `text`. Times without a zone are `utc_offset_s` east of UTC; without a year, in the year before
     `now`."""
     last: float | None = None

@@ -10,7 +10,7 @@ from typing import Any
 from .. import engines
 from ..engines import Engine
 from . import log_faults
-from .log_lines import UNIT_START, Line, lines_of
+from .log_lines import UNIT_START, Line, parse_lines
 
 LAST_BATCHES = 20  # decode lines that a median is made of
 CLOCK_SECONDS = 5.0  # a start time from jiffies, a log's whole seconds
@@ -33,7 +33,7 @@ _DISABLED_P2P = re.compile(r"P2P is disabled between connected GPUs (\d+) and (\
 _GENERATION = re.compile(r"/generate$|/completions$|/responses$|/messages$")
 
 
-def read(
+def read_log(
     text: str, now: float, utc_offset_s: int = 0, engine: Engine | None = None, since: float | None = None
 ) -> dict[str, Any]:
     """``{engine, lines, ends_with_request, started_line,
@@ -46,7 +46,7 @@ def read(
     before its first usual line.
     """
     engine = engine or engines.of_log(text[-200000:]) or engines.of_log(text[:200000])
-    lines = _of_last_start(_not_before(list(lines_of(text, now, utc_offset_s)), since), engine)
+    lines = _of_last_start(_not_before(list(parse_lines(text, now, utc_offset_s)), since), engine)
     state = _State(engine)
     for line in lines:
         state.take(line)
@@ -150,7 +150,7 @@ class _State:
                 break
 
     def _take_fault(self, line: Line) -> None:
-        fault = log_faults.fault_of(line.text)
+        fault = log_faults.find_fault(line.text)
         first = next(iter(self._faults.values()), None)
         if first and first["exception"] is None and (match := _EXCEPTION.search(line.text)):
             first["exception"] = match[0].strip("] ")[:EXCERPT]  # what the traceback after it ends with

@@ -45,7 +45,7 @@ def part_command(path: str, offset: int) -> tuple[str, ...]:
     )
 
 
-def read(
+def read_log_source(
     evidence: Evidence, unit: dict[str, Any] | None, path: str | None, engine: Engine | None, errors: Errors
 ) -> dict[str, Any]:
     """``{kind, path, text, modified, gap, rotated}``: `kind` 'file', 'journal' or None; `text` None where there is no
