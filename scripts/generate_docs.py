@@ -110,7 +110,8 @@ def _line(text: Any) -> str:
 # Heading -> (module, function whose docstring lists the facts).
 FACTS = [
     *((subject, "gpu_host/%s.py" % subject, "gather") for subject in (
-        "gpus", "p2p", "topology", "driver", "modules", "kernel", "pci", "iommu", "virtualization", "device_nodes", "kernel_log", "system",
+        "gpus", "p2p", "topology", "driver", "modules", "kernel", "pci", "iommu", "virtualization", "device_nodes",
+        "kernel_log", "system",
     )),
     ("joined", "gpu_host/cross_facts.py", "join_facts"),
     ("server", "gpu_server/gather.py", "gather"),

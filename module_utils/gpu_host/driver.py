@@ -13,10 +13,12 @@ from .nvidia import cuda_toolkits, driver_packages, driver_requirements, driver_
 from .pcie import gpu_addresses
 
 LIBRARY_DIRECTORIES = (
-    "/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib/aarch64-linux-gnu", "/usr/local/nvidia/lib64", "/usr/lib/wsl/lib", "/run/opengl-driver/lib",
+    "/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib/aarch64-linux-gnu", "/usr/local/nvidia/lib64",
+    "/usr/lib/wsl/lib", "/run/opengl-driver/lib",
 )  # fmt: skip
 LIBRARIES_COMMAND = (
-    "find", *LIBRARY_DIRECTORIES, "-maxdepth", "1", "(", "-name", "libcuda.so*", "-o", "-name", "libnvidia-ml.so*", ")", "-printf", "%p\\t%l\\n",
+    "find", *LIBRARY_DIRECTORIES, "-maxdepth", "1", "(", "-name", "libcuda.so*", "-o", "-name", "libnvidia-ml.so*", ")",
+    "-printf", "%p\\t%l\\n",
 )  # fmt: skip
 MODINFO_COMMAND = ("modinfo", "nvidia")
 DKMS_COMMAND = ("dkms", "status")

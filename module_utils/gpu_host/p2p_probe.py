@@ -26,8 +26,10 @@ BUSY_UTILIZATION_PERCENT = 5
 
 # Every list that a check tests; each holds names of directed pairs ("source->target") or of GPUs.
 LISTS = (
-    "not_granted_pairs", "unusable_pairs", "undelivered_pairs", "mirrored_pairs", "staged_pairs", "slow_pairs", "high_latency_pairs",
-    "hung_pairs", "unmeasured_pairs", "wrong_control_pairs", "one_way_pairs", "corrupt_under_load", "collapsed_under_load", "skipped_gpus",
+    "not_granted_pairs", "unusable_pairs", "undelivered_pairs", "mirrored_pairs", "staged_pairs", "slow_pairs",
+    "high_latency_pairs",
+    "hung_pairs", "unmeasured_pairs", "wrong_control_pairs", "one_way_pairs", "corrupt_under_load",
+    "collapsed_under_load", "skipped_gpus",
 )  # fmt: skip
 
 

@@ -217,7 +217,8 @@ class Gpu:
         (mine, theirs), (warm, count, limit_ns) = flags, trips
         self.cuda.launch(
             self.functions["ping"], 1, 1, stream,
-            c_uint64(mine), c_uint64(theirs), c_uint(int(serves)), c_uint(warm), c_uint(count), c_uint64(limit_ns), c_uint64(out),
+            c_uint64(mine), c_uint64(theirs), c_uint(int(serves)), c_uint(warm), c_uint(count), c_uint64(limit_ns),
+            c_uint64(out),
         )  # fmt: skip
 
     def run_delay(self, ns: int) -> None:

@@ -425,7 +425,8 @@ def _link(address: str) -> dict[str, Any]:
     it does not say."""
     found: dict[str, Any] = {}
     for key, name in (
-        ("speed_gt_s", "current_link_speed"), ("width", "current_link_width"), ("max_speed_gt_s", "max_link_speed"), ("max_width", "max_link_width"),
+        ("speed_gt_s", "current_link_speed"), ("width", "current_link_width"), ("max_speed_gt_s", "max_link_speed"),
+        ("max_width", "max_link_width"),
     ):  # fmt: skip
         try:
             with open("/sys/bus/pci/devices/%s/%s" % (address, name), encoding="ascii", errors="replace") as handle:

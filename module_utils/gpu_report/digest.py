@@ -7,7 +7,8 @@ from typing import Any
 # Subjects of gpu_facts, whole.
 SUBJECTS = ("gpus", "p2p", "topology", "driver", "virtualization", "pci", "iommu", "evidence", "errors")
 _OF_THE_PROBE = (
-    "ran", "skipped_reason", "seconds", "complete", "lowest_bandwidth_gb_s", "verdicts", "explanations", "skipped_gpus", "corrupt_under_load",
+    "ran", "skipped_reason", "seconds", "complete", "lowest_bandwidth_gb_s", "verdicts", "explanations", "skipped_gpus",
+    "corrupt_under_load",
     "collapsed_under_load", "errors",
 )  # fmt: skip
 _OF_A_PAIR = ("path", "driver_status", "verdict", "failed_rung", "reason", "least_gb_s", "least_basis")

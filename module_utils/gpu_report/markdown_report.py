@@ -129,7 +129,8 @@ def _parts(report: dict[str, Any], found: findings.Findings) -> Iterator[str]:
     ]
     yield "# GPU host validation: %s\n" % _verdict(totals["hosts"])
     yield "%s, %s, %s s, ansible-core %s. %s: %s.\n" % (
-        escape_markdown(run["playbook"]), escape_markdown(run["started_at"]), run["seconds"], escape_markdown(run["ansible_core"]),
+        escape_markdown(run["playbook"]), escape_markdown(run["started_at"]), run["seconds"],
+        escape_markdown(run["ansible_core"]),
         phrases.format_count(counts["total"], "check"), ", ".join(said) or "none ran",
     )  # fmt: skip
     if len(report["hosts"]) > 1 or any(host["state"] == NOT_VALIDATED for host in report["hosts"].values()):

@@ -18,7 +18,8 @@ GENERATION_SECONDS = 90.0
 PROMPT = "The capital of France is"
 TOKENS = 24
 FACTS = (
-    "base", "reachable", "needs_key", "health", "models", "models_problem", "model", "context_length", "owned_by", "created", "info", "metrics",
+    "base", "reachable", "needs_key", "health", "models", "models_problem", "model", "context_length", "owned_by",
+    "created", "info", "metrics",
     "version",
 )  # fmt: skip
 _METRIC = re.compile(r"^([A-Za-z_:][\w:]*)(?:\{[^}]*\})? ([0-9.eE+-]+|NaN|[+-]Inf)(?: \d+)?$", re.MULTILINE)

@@ -11,7 +11,8 @@ from ..gpu_host.evidence.interface import Evidence
 from . import installed
 
 _PLACES = (
-    "transformers/models/auto/configuration_auto.py", "transformers/models/auto/auto_mappings.py", "sglang/srt/utils/hf_transformers_utils.py",
+    "transformers/models/auto/configuration_auto.py", "transformers/models/auto/auto_mappings.py",
+    "sglang/srt/utils/hf_transformers_utils.py",
     "sglang/srt/utils/hf_transformers/config.py", "vllm/transformers_utils/config.py",
 )  # fmt: skip
 

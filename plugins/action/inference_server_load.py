@@ -55,7 +55,8 @@ class ActionModule(Base):  # type: ignore[misc]
                 }
             )
         report = {
-            "host": self._host, "model": args["model"], "at": time.time(), "generator": {**generator, "command": cells[-1]["command"]},
+            "host": self._host, "model": args["model"], "at": time.time(),
+            "generator": {**generator, "command": cells[-1]["command"]},
             "targets": args["targets"], "notes": notes, "cells": cells, "findings": findings,
         }  # fmt: skip
         if args["report"]:

@@ -40,7 +40,8 @@ class ActionModule(Base):  # type: ignore[misc]
             verdict = self._ask(verdict, args)
             watch.history.append(verdict.message)
         result.update(
-            changed=False, state=verdict.state, phase=verdict.phase, cause=verdict.cause, advice=verdict.advice, history=watch.history,
+            changed=False, state=verdict.state, phase=verdict.phase, cause=verdict.cause, advice=verdict.advice,
+            history=watch.history,
             seconds=round(time.monotonic() - began, 1), failed=verdict.state != "ready",
             msg="%s: %s%s" % (verdict.state, verdict.message, " " + verdict.advice if verdict.advice and verdict.state != "ready" else ""),
         )  # fmt: skip

@@ -45,7 +45,8 @@ def measured(addresses: Sequence[str], nodes: Sequence[int]) -> dict[str, Any]:
     return {
         "all_at_once": {"bandwidth_gb_s": _figure(178.0, 32, concurrent=count * (count - 1), method="copy_engine, host clock"), "corrupt_pairs": []},
         "cuda": {
-            "library": "/usr/lib/x86_64-linux-gnu/libcuda.so.595.58.03", "library_error": None, "initialised": True, "error": None,
+            "library": "/usr/lib/x86_64-linux-gnu/libcuda.so.595.58.03", "library_error": None, "initialised": True,
+            "error": None,
             "seconds": 0.731, "driver_version": "13.2",
         },
         "devices": {address: {**card, "cuda_index": index, "opened": opened, "link": link} for index, address in enumerate(addresses)},

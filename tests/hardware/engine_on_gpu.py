@@ -113,7 +113,8 @@ def look(seen: dict[str, Any], port: int, log: str) -> None:
 def play(playbook: str, scratch: str, log: str, *arguments: str, **variables: Any) -> dict[str, Any]:
     given = {
         "ansible_connection": "local", "ansible_python_interpreter": sys.executable, "host_validation_server": "true",
-        "host_validation_server_log": log, "host_validation_probe": "false", "benchmark_directory": scratch, **variables,
+        "host_validation_server_log": log, "host_validation_probe": "false", "benchmark_directory": scratch,
+        **variables,
     }  # fmt: skip
     command = ["ansible-playbook", playbook, "-i", "localhost,", "-e", json.dumps(given), *arguments]
     environment = {**os.environ, "GPU_HOST_REPORTS_DIR": scratch, "ANSIBLE_NOCOLOR": "1"}

@@ -15,8 +15,10 @@ RUN = {"playbook": "validate.yml", "started_at": "2026-01-02T03:04:05+00:00", "s
 def result(name: str, status: str = "pass", **more: Any) -> dict[str, Any]:
     """One result as run_checks gives it."""
     made = {
-        "id": name, "title": "%s holds" % name, "severity": "error", "tags": ["p2p"], "docs": "docs/checks.md#%s" % name, "status": status,
-        "found": "", "reason": "", "needs_root": False, "why": "", "failed_condition": "", "remedy": None, "explains": [], "caused_by": [],
+        "id": name, "title": "%s holds" % name, "severity": "error", "tags": ["p2p"],
+        "docs": "docs/checks.md#%s" % name, "status": status,
+        "found": "", "reason": "", "needs_root": False, "why": "", "failed_condition": "", "remedy": None,
+        "explains": [], "caused_by": [],
         "root_cause": False, "waiver": None, **more,
     }  # fmt: skip
     MADE[name] = made

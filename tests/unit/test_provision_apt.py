@@ -228,8 +228,10 @@ def planner(apt: FakeApt, monkeypatch: pytest.MonkeyPatch, **options: Any) -> ap
     own = {"key": "debian12", "label": "Debian 12", "codename": "bookworm", "architecture": "x86_64", "kernel": "6.1.0"}
     monkeypatch.setattr(apt_planning, "system", lambda **_ignored: own)
     defaults: dict[str, Any] = {
-        "systems": SYSTEMS, "source": "none", "repository": {}, "package_set": "", "packages": [], "headers": False, "version": "",
-        "managed": TABLE["nvidia_apt_driver_packages"], "exempt": TABLE["nvidia_apt_other_packages"], "pin_path": "", "hold": None, "forbid": [],
+        "systems": SYSTEMS, "source": "none", "repository": {}, "package_set": "", "packages": [], "headers": False,
+        "version": "",
+        "managed": TABLE["nvidia_apt_driver_packages"], "exempt": TABLE["nvidia_apt_other_packages"], "pin_path": "",
+        "hold": None, "forbid": [],
         "forbid_reason": "", "recommends": False, "upgrade": False, "allow_downgrade": False, "refuse_runfile": False,
     }  # fmt: skip
     return apt_planning.Planner({**defaults, **options}, lambda _url: b"", apt)

@@ -40,7 +40,8 @@ def test_what_is_wrong_comes_first() -> None:
     assert text.index("2 of 3 hosts not ready") < text.index("gpu10") < text.index("What is wrong")
     text = text[text.index("What is wrong") :]
     order = ["chipset_supports_p2p", "i440FX", "p2p_granted", "on the hypervisor", "The guest is stopped.",
-             "qm set 101 --machine q35\nqm stop 101", "Then verify", "Warnings", "Unknown", "--become", "Waived", "ticket 4711"]  # fmt: skip
+             "qm set 101 --machine q35\nqm stop 101", "Then verify", "Warnings", "Unknown", "--become", "Waived",
+             "ticket 4711"]  # fmt: skip
     places = [text.find(words) for words in order]
     assert -1 not in places, order[places.index(-1)]
     assert places == sorted(places), list(zip(order, places))

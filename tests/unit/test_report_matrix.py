@@ -50,7 +50,8 @@ def pair(rate: float = 55.4, delay: float = 0.94, verdict: str = "ok", **more: A
         "method": "copy_engine, events",
     }
     return {
-        "verdict": verdict, "reason": "", "least_gb_s": 47.9, "path": "NODE", "delivered": {"copy_engine": {"sizes": [1]}},
+        "verdict": verdict, "reason": "", "least_gb_s": 47.9, "path": "NODE",
+        "delivered": {"copy_engine": {"sizes": [1]}},
         "bandwidth_gb_s": {"copy": figure}, "latency_us": {"copy_12k_back_to_back": answer}, **more,
     }  # fmt: skip
 

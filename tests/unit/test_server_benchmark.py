@@ -28,9 +28,11 @@ DMON = """# gpu    pwr  gtemp  mtemp     sm    mem    enc    dec    jpg    ofa  
 
 def cell(**other: Any) -> dict[str, Any]:
     made = {
-        "concurrency": 1, "prompt_tokens_asked": 512, "output_tokens_asked": 256, "requests": 4, "failed": 0, "problems": [],
+        "concurrency": 1, "prompt_tokens_asked": 512, "output_tokens_asked": 256, "requests": 4, "failed": 0,
+        "problems": [],
         "seconds": 11.4,
-        "output_tokens_per_s": 90.0, "total_tokens_per_s": 270.0, "per_stream_tokens_per_s": 95.0, "first_token_s": {"median": 0.2, "p95": 0.3},
+        "output_tokens_per_s": 90.0, "total_tokens_per_s": 270.0, "per_stream_tokens_per_s": 95.0,
+        "first_token_s": {"median": 0.2, "p95": 0.3},
     }  # fmt: skip
     return {**made, **other}
 
@@ -177,9 +179,11 @@ def test_the_playbook_measures_compares_and_keeps(tmp_path: Path, monkeypatch: p
     with running(tmp_path, "healthy", speed=60, HF_HOME=str(hub(tmp_path / "huggingface"))) as server:
         server.listens()
         variables = {
-            "ansible_connection": "local", "ansible_python_interpreter": sys.executable, "inference_server_port": server.port,
+            "ansible_connection": "local", "ansible_python_interpreter": sys.executable,
+            "inference_server_port": server.port,
             "benchmark_loads": loads, "benchmark_directory": str(tmp_path / "reports"), "benchmark_beside_work": True,
-            "benchmark_baseline": str(tmp_path / "baselines" / "b.json"), "ansible_remote_tmp": str(tmp_path / "ansible"),
+            "benchmark_baseline": str(tmp_path / "baselines" / "b.json"),
+            "ansible_remote_tmp": str(tmp_path / "ansible"),
         }  # fmt: skip
         monkeypatch.setenv("TMPDIR", str(tmp_path))
         first = play(variables)

@@ -46,7 +46,8 @@ def job(server: Server, **other: Any) -> Job:
 
 def facts(**other: Any) -> dict[str, Any]:
     made = {
-        "engine": "sglang", "python": sys.executable, "user_id": os.geteuid(), "tokenizer": str(ENGINE), "trust_remote_code": False,
+        "engine": "sglang", "python": sys.executable, "user_id": os.geteuid(), "tokenizer": str(ENGINE),
+        "trust_remote_code": False,
         "environment": {"PYTHONPATH": str(ENGINE)},
     }  # fmt: skip
     return {**made, **other}

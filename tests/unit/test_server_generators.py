@@ -18,7 +18,8 @@ FIXTURES = Path(__file__).resolve().parents[1] / "fixtures" / "generators"
 VERSIONS = sorted(path.name for path in FIXTURES.iterdir() if path.is_dir())
 JOB = Job("http://127.0.0.1:8000", "glm-5", 2, 6, 32, 24, 120, 11, tokenizer="/models/tiny")
 CELL = {
-    "concurrency", "prompt_tokens_asked", "output_tokens_asked", "requests", "completed", "failed", "seconds", "output_tokens", "prompt_tokens",
+    "concurrency", "prompt_tokens_asked", "output_tokens_asked", "requests", "completed", "failed", "seconds",
+    "output_tokens", "prompt_tokens",
     "output_tokens_per_s", "total_tokens_per_s", "per_stream_tokens_per_s", "first_token_s", "token_gap_ms", "problems",
 }  # fmt: skip
 
@@ -216,7 +217,8 @@ def test_where_the_tokenizer_is(engine: str | None, words: list[str], expected: 
 
 def test_facts_of_a_server_that_are_missing_are_no_fault() -> None:
     assert generators.describe_server({}) == {
-        "engine": None, "python": None, "environment": {}, "user_id": None, "tokenizer": None, "trust_remote_code": False,
+        "engine": None, "python": None, "environment": {}, "user_id": None, "tokenizer": None,
+        "trust_remote_code": False,
     }  # fmt: skip
 
 

@@ -286,7 +286,8 @@ Options:
 """
     options = arguments.options_of(text)
     assert options == {
-        "--compile": None, "--no-compile": None, "--reasoning": ["on", "off", "auto"], "--attn-implementation": None, "--help": None,
+        "--compile": None, "--no-compile": None, "--reasoning": ["on", "off", "auto"], "--attn-implementation": None,
+        "--help": None,
     }  # fmt: skip
     faults = arguments.problems(
         {"reasoning": "maybe", "atn-implementation": "sdpa", "compile": True}, options, engines.TRANSFORMERS

@@ -160,8 +160,10 @@ def render_table(cells: list[dict[str, Any]], before: dict[str, Any] | None) -> 
     for cell in cells:
         first, change = cell["first_token_s"], _change(cell, old.get(cell_name(cell)))
         lines.append("%-34s %10s %10s %10s %14s %12s %10s" % (
-            cell_name(cell), _shown(cell["output_tokens_per_s"]), _shown(cell["total_tokens_per_s"]), _shown(cell["per_stream_tokens_per_s"]),
-            "%.2f / %.2f" % (first["median"], first["p95"]) if first else "-", "%d of %d" % (cell["failed"], cell["requests"]),
+            cell_name(cell), _shown(cell["output_tokens_per_s"]), _shown(cell["total_tokens_per_s"]),
+            _shown(cell["per_stream_tokens_per_s"]),
+            "%.2f / %.2f" % (first["median"], first["p95"]) if first else "-",
+            "%d of %d" % (cell["failed"], cell["requests"]),
             "%+.0f %%" % (change * 100) if change is not None else "none",
         ))  # fmt: skip
         for gpu, one in (cell.get("gpus") or {}).items():

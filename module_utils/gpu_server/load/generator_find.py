@@ -196,7 +196,8 @@ def make_environment(server: Mapping[str, Any], user: int | None, directory: str
         "PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C.UTF-8", "PYTHONUNBUFFERED": "1", "TMPDIR": directory,
         "HOME": home if user is not None else os.environ.get("HOME", "/root"),
         "HF_HOME": os.path.join(directory, "huggingface"), "HF_HUB_CACHE": os.path.join(cache, "hub"),
-        "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false",
+        "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1",
+        "TOKENIZERS_PARALLELISM": "false",
     }  # fmt: skip
     made.update({name: theirs[name] for name in _HUB if theirs.get(name)})
     if user is not None or os.geteuid() == server.get("user_id"):
@@ -234,7 +235,8 @@ def _run(
     try:
         place = make_workplace(directory, user)
         done = subprocess.run(
-            list(words), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=limit, check=False, cwd=place,
+            list(words), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=limit,
+            check=False, cwd=place,
             env=make_environment(server, user, place), **popen_as_user(user),
         )  # fmt: skip
     except subprocess.TimeoutExpired:

@@ -130,7 +130,8 @@ def _generator(directory: str, order: Order, sampler: _Sampler) -> dict[str, Any
     log_path = os.path.join(directory, LOG)
     with open(log_path, "wb") as log:
         process = subprocess.Popen(
-            words, cwd=place, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env=settings, start_new_session=True,
+            words, cwd=place, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env=settings,
+            start_new_session=True,
             **popen_as_user(how["user"]),
         )  # fmt: skip
     sampler.start()

@@ -50,8 +50,10 @@ def _sglang_required(job: Job) -> list[tuple[str, str | None]]:
     # token at its default.
     return [
         ("--backend", "sglang-oai"), ("--base-url", job.base), ("--model", job.model), ("--dataset-name", "random-ids"),
-        ("--random-input-len", str(job.prompt_tokens)), ("--random-output-len", str(job.output_tokens)), ("--random-range-ratio", "1.0"),
-        ("--num-prompts", str(job.requests)), ("--max-concurrency", str(job.concurrency)), ("--seed", str(job.seed)), ("--output-file", job.result),
+        ("--random-input-len", str(job.prompt_tokens)), ("--random-output-len", str(job.output_tokens)),
+        ("--random-range-ratio", "1.0"),
+        ("--num-prompts", str(job.requests)), ("--max-concurrency", str(job.concurrency)), ("--seed", str(job.seed)),
+        ("--output-file", job.result),
     ]  # fmt: skip
 
 
@@ -67,9 +69,12 @@ def _vllm_required(job: Job) -> list[tuple[str, str | None]]:
     # --endpoint-type, and the OpenAI API is the default of either.
     directory, _slash, name = job.result.rpartition("/")
     return [
-        ("--base-url", job.base), ("--model", job.model), ("--dataset-name", "random"), ("--random-input-len", str(job.prompt_tokens)),
-        ("--random-output-len", str(job.output_tokens)), ("--num-prompts", str(job.requests)), ("--max-concurrency", str(job.concurrency)),
-        ("--seed", str(job.seed)), ("--ignore-eos", None), ("--metric-percentiles", "95"), ("--save-result", None), ("--result-dir", directory),
+        ("--base-url", job.base), ("--model", job.model), ("--dataset-name", "random"),
+        ("--random-input-len", str(job.prompt_tokens)),
+        ("--random-output-len", str(job.output_tokens)), ("--num-prompts", str(job.requests)),
+        ("--max-concurrency", str(job.concurrency)),
+        ("--seed", str(job.seed)), ("--ignore-eos", None), ("--metric-percentiles", "95"), ("--save-result", None),
+        ("--result-dir", directory),
         ("--result-filename", name),
     ]  # fmt: skip
 
@@ -136,7 +141,8 @@ GUIDELLM = Generator(
     required=_guidellm_required,
     optional=_guidellm_optional,
     choices={
-        "--backend": "openai_http", "--profile": "concurrent", "--constraint": "max_requests", "--tokenizer": "huggingface_auto",
+        "--backend": "openai_http", "--profile": "concurrent", "--constraint": "max_requests",
+        "--tokenizer": "huggingface_auto",
         "--data": "synthetic_text", "--output": "json",
     },
     parse=result_files.parse_guidellm,

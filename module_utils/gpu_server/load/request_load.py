@@ -71,7 +71,8 @@ class Load:
         with self._lock:
             done = list(self._done)
         return {
-            "concurrency": concurrency, "prompt_tokens_asked": prompt_tokens, "output_tokens_asked": output_tokens, "requests": requests,
+            "concurrency": concurrency, "prompt_tokens_asked": prompt_tokens, "output_tokens_asked": output_tokens,
+            "requests": requests,
             **summarise_requests(done, requests, time.monotonic() - began),
         }  # fmt: skip
 
@@ -105,7 +106,8 @@ class Load:
     def _post(self, body: dict[str, Any], end: float) -> dict[str, Any]:
         began = time.monotonic()
         result: dict[str, Any] = {
-            "ok": False, "refused": False, "problem": None, "first_s": None, "total_s": None, "output": 0, "prompt": 0, "gaps": [],
+            "ok": False, "refused": False, "problem": None, "first_s": None, "total_s": None, "output": 0, "prompt": 0,
+            "gaps": [],
         }  # fmt: skip
         connection: http.client.HTTPConnection | None = None
         try:
