@@ -21,8 +21,10 @@ class ChecksError(ValueError):
 
 @dataclass(frozen=True)
 class Check:
-    """One item of checks/*.yml. Conditions and texts are as the file has them (trusted as templates where Ansible
-    loaded them)."""
+    """One item of checks/*.yml.
+
+    Conditions and texts are as the file has them (trusted as templates where Ansible loaded them).
+    """
 
     id: str
     title: str

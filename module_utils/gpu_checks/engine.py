@@ -46,8 +46,10 @@ SECTIONS = (
 def make_variables(
     host: dict[str, Any], expected: dict[str, Any] | None = None, inventory_hostname: str = ""
 ) -> dict[str, Any]:
-    """The variables that a check sees. Every section of `expected` is there, so that `expected.gpus.count is defined`
-    can be asked."""
+    """The variables that a check sees.
+
+    Every section of `expected` is there, so that `expected.gpus.count is defined` can be asked.
+    """
     sections = {**dict.fromkeys(SECTIONS), **(expected or {})}
     return {
         "host": host,
@@ -59,8 +61,10 @@ def make_variables(
 def evaluate_checks(
     checks: Iterable[Check], variables: dict[str, Any], evaluator: Evaluator, waived: Iterable[waivers.Waiver] = ()
 ) -> list[dict[str, Any]]:
-    """One result for each check, in order, with waivers applied and causes filled in. Nothing that a check does wrong
-    stops the others."""
+    """One result for each check, in order, with waivers applied and causes filled in.
+
+    Nothing that a check does wrong stops the others.
+    """
     asked = Asked(evaluator)
     judges = [_Judge(check, variables, asked) for check in checks]
     asked.ahead(condition for judge in judges for condition in judge.when())

@@ -41,9 +41,11 @@ _GUARDING_FILTERS = {"default", "d"}
 
 @dataclass(frozen=True)
 class Reads:
-    """`paths`: every fact read, as tuples such as ('host', 'gpus', 'count'). `unguarded`: those about whose null the
-    author does not
-    ask, so that a null makes the condition unknown. `strangers`: names that no check has."""
+    """`paths`: every fact read, as tuples such as ('host', 'gpus', 'count').
+
+    `unguarded`: those about whose null the author does not ask, so that a null makes the condition unknown.
+    `strangers`: names that no check has.
+    """
 
     paths: tuple[tuple[str, ...], ...]
     unguarded: tuple[tuple[str, ...], ...]
@@ -169,7 +171,10 @@ def look_up_path(variables: Any, path: tuple[str, ...]) -> Any:
 
 @cache
 def split_expression(expression: str) -> tuple[str, list[str]]:
-    """The outermost operator of `expression` and its operands: ('or' | 'and' | 'not', [...]) or ('leaf', [expression])."""
+    """The outermost operator of `expression` and its operands:
+
+    ('or' | 'and' | 'not', [...]) or ('leaf', [expression]).
+    """
     lexemes = _lexemes(expression)
     lexemes = _without_outer_parentheses(lexemes)
     if any(depth == 0 and word == "if" for depth, _kind, word in lexemes):

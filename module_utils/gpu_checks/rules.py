@@ -20,7 +20,10 @@ Fault = tuple[tuple[Any, ...], str]
 
 @dataclass(frozen=True)
 class _Kind:
-    """What a value may be. `schema` says it to editors, `find_faults` to people; `name` where the schema defines it once."""
+    """What a value may be.
+
+    `schema` says it to editors, `find_faults` to people; `name` where the schema defines it once.
+    """
 
     schema: Mapping[str, Any]
     find_faults: Callable[[Any], Iterator[Fault]]

@@ -69,8 +69,10 @@ def _day(value: Any) -> datetime.date | None:
 
 
 def apply_waivers(waivers: Iterable[Waiver], results: list[dict[str, Any]]) -> None:
-    """Turns what a waiver covers into `waived`, in place. An expired waiver covers nothing, and the result says that it
-    expired."""
+    """Turns what a waiver covers into `waived`, in place.
+
+    An expired waiver covers nothing, and the result says that it expired.
+    """
     by_check: dict[str, Waiver] = {}
     for waiver in waivers:
         earlier = by_check.get(waiver.check)

@@ -21,8 +21,10 @@ class Collector:
     """Fed by the callback while a run goes on; holds one small record a host."""
 
     def __init__(self, definitions: Callable[[str], dict[str, dict[str, Any]]] = check_cache.load_definitions) -> None:
-        """`definitions` gives what the checks of a directory say of themselves: ``{id: {title, severity, tags, docs,
-        explains}}``."""
+        """`definitions` gives what the checks of a directory say of themselves:
+
+        ``{id: {title, severity, tags, docs, explains}}``.
+        """
         self._definitions = definitions
         self.hosts: dict[str, dict[str, Any]] = {}
         self.checks: dict[str, dict[str, Any]] = {}

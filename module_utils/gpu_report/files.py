@@ -8,7 +8,10 @@ import tempfile
 
 
 def write_file(path: str, data: bytes, mode: int = 0o644) -> None:
-    """`data` as the content of `path`, through a temporary file beside it and a rename. OSError if it cannot be done."""
+    """`data` as the content of `path`, through a temporary file beside it and a rename.
+
+    OSError if it cannot be done.
+    """
     directory = os.path.dirname(os.path.abspath(path))
     os.makedirs(directory, exist_ok=True)
     descriptor, temporary = tempfile.mkstemp(dir=directory, prefix="." + os.path.basename(path) + ".")

@@ -1,5 +1,7 @@
-"""Which facts of a host are gathered, by what gpu_facts said of it. `wish` is 'auto', 'true' or 'false' (of the probe
-also 'force')."""
+"""Which facts of a host are gathered, by what gpu_facts said of it.
+
+`wish` is 'auto', 'true' or 'false' (of the probe also 'force').
+"""
 
 from __future__ import annotations
 
@@ -10,8 +12,10 @@ _SERVERS = re.compile(r"sglang|vllm", re.IGNORECASE)  # in the name that nvidia-
 
 
 def probes(gpu_host: dict[str, Any], wish: str) -> bool:
-    """Whether P2P is proven. It also proves that CUDA initialises, so one GPU is enough; GPUs in use are the probe's
-    own concern."""
+    """Whether P2P is proven.
+
+    It also proves that CUDA initialises, so one GPU is enough; GPUs in use are the probe's own concern.
+    """
     if wish != "auto":
         return wish in ("true", "force")
     evidence = gpu_host.get("evidence") or {}
@@ -21,9 +25,10 @@ def probes(gpu_host: dict[str, Any], wish: str) -> bool:
 
 
 def sees_server(gpu_host: dict[str, Any], wish: str) -> bool:
-    """Whether the inference server is looked at. Of a recorded host it costs nothing; of a live one a round trip, so
-    there is, or
-    should be, a server."""
+    """Whether the inference server is looked at.
+
+    Of a recorded host it costs nothing; of a live one a round trip, so there is, or should be, a server.
+    """
     if wish != "auto":
         return wish == "true"
     return bool((gpu_host.get("evidence") or {}).get("recorded")) or any(

@@ -80,7 +80,10 @@ def _safe_short(text: str) -> Markup:
 
 
 def _cells(row: Sequence[matrix.Cell]) -> Markup:
-    """One row of a P2P table. Here rather than in the template: there are thousands of them in the report of a fleet."""
+    """One row of a P2P table.
+
+    Here rather than in the template: there are thousands of them in the report of a fleet.
+    """
     # Both are safe.
     return Markup("".join('<td class="%s">%s</td>' % (cell.level, _safe(cell.text)) for cell in row))  # noqa: S704
 

@@ -7,8 +7,10 @@ from typing import Any
 
 
 def render_json(report: dict[str, Any]) -> bytes:
-    """The bytes of report.json: a line a part, and a line a host. (Indented throughout, a fleet's takes Python twenty
-    times as long.)"""
+    """The bytes of report.json: a line a part, and a line a host.
+
+    (Indented throughout, a fleet's takes Python twenty times as long.)
+    """
     parts = [
         "%s: %s" % (_json(name), _lines(part) if name == "hosts" else _json(part)) for name, part in report.items()
     ]

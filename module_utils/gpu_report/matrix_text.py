@@ -13,7 +13,9 @@ _GAP = 1
 
 def describe_p2p(facts: dict[str, Any], width: int) -> list[str]:
     """The lines of one host's P2P: a table only where pairs differ, else a sentence; then the figures of the probe.
-    Empty without pairs."""
+
+    Empty without pairs.
+    """
     tables = {table.key: table for table in matrix.build_matrices(facts)}
     if not tables:
         return []
@@ -32,8 +34,10 @@ def describe_p2p(facts: dict[str, Any], width: int) -> list[str]:
 
 
 def _unknown(table: Matrix, facts: dict[str, Any]) -> str:
-    """The sentence for a host of which no pair is known, "" for any other. A matrix of reads alone is often all that
-    there is."""
+    """The sentence for a host of which no pair is known, "" for any other.
+
+    A matrix of reads alone is often all that there is.
+    """
     pairs = table.others()
     if table.key != "granted" or any(cell.text != matrix.NO_VALUE for _source, _target, cell in pairs):
         return ""

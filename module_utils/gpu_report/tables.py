@@ -118,8 +118,10 @@ def _pairs(total: Any) -> str:
 
 
 def build_gpu_table(facts: dict[str, Any]) -> Table | None:
-    """The GPU table: those of nvidia-smi in its order, then those that only the PCI bus shows. None where there is
-    none."""
+    """The GPU table: those of nvidia-smi in its order, then those that only the PCI bus shows.
+
+    None where there is none.
+    """
     seen, on_bus = (facts.get("gpus") or {}).get("devices") or {}, (facts.get("pci") or {}).get("gpus") or {}
     if not seen and not on_bus:
         return None
@@ -337,8 +339,10 @@ def _notes(probe: dict[str, Any], labels: dict[str, str]) -> Iterator[str]:
 
 
 def list_faulty_pairs(facts: dict[str, Any]) -> list[str]:
-    """A sentence for each verdict and reason that keeps pairs from being proven, with the pairs that share it; those of
-    most pairs first."""
+    """A sentence for each verdict and reason that keeps pairs from being proven, with the pairs that share it.
+
+    Those of most pairs first.
+    """
     probe = facts.get("probe") or {}
     labels = {gpu.address: gpu.label for gpu in matrix.list_gpus(facts)}
     groups: dict[tuple[str, str], list[str]] = {}
