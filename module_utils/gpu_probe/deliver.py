@@ -37,8 +37,9 @@ def list_methods(source: Gpu, target: Gpu) -> dict[str, Callable[[int, int, int]
 
 
 def check_delivery(source: Gpu, target: Gpu, method: str, host: HostMemory) -> dict[str, Any]:
-    """All cases of one method: ``{status, sizes, first_bad_offset, bad_size, bad_blocks_4k, found, writer_sees_it,
-    error}``.
+    """All cases of one method:
+
+    ``{status, sizes, first_bad_offset, bad_size, bad_blocks_4k, found, writer_sees_it, error}``.
 
     status ok | corrupt | error | skipped. `found` says what stood in place of the data: `nothing_arrived` (all poison),
     `part_arrived`, `altered`, `overrun` (bytes beside the target changed). `writer_sees_it` is true where the writer

@@ -1,5 +1,7 @@
-"""One GPU in the probe's hands: its context, two streams, its buffers and kernels; and the page-locked memory that all
-share."""
+"""One GPU in the probe's hands: its context, two streams, its buffers and kernels.
+
+And the page-locked memory that all share.
+"""
 
 from __future__ import annotations
 

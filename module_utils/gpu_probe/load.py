@@ -20,7 +20,10 @@ def load_one_target(cuda: Cuda, gpus: Sequence[Gpu], target: Gpu, host: HostMemo
 
 
 def load_every_pair(cuda: Cuda, gpus: Sequence[Gpu], host: HostMemory) -> dict[str, Any]:
-    """Every GPU writes to every other at once; source i begins with target i+1, so that no target is everybody's first."""
+    """Every GPU writes to every other at once.
+
+    Source i begins with target i+1, so that no target is everybody's first.
+    """
     count = len(gpus)
     pairs = [(gpus[at], gpus[(at + step) % count]) for at in range(count) for step in range(1, count)]
     return _run(cuda, pairs, gpus, host)

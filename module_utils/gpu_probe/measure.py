@@ -95,9 +95,11 @@ def _timed(cuda: Cuda, flows: Sequence[Flow]) -> list[float]:
 
 
 def measure_both_ways(cuda: Cuda, pairs: Sequence[Pair], size: int, samples: int = SAMPLES) -> list[dict[str, Any]]:
-    """The sum of both directions of each pair, all pairs at once. Both copies start after one event and end before
-    another, so
-    that one clock times them. Runs on the second stream of the target for the way back."""
+    """The sum of both directions of each pair, all pairs at once.
+
+    Both copies start after one event and end before another, so that one clock times them. Runs on the second stream of
+    the target for the way back.
+    """
     forward = [Flow(source, target, "copy_engine", size) for source, target in pairs]
     back = [Flow(target, source, "copy_engine", size) for source, target in pairs]
     rates: list[list[float]] = [[] for _ in pairs]

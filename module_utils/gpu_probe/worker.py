@@ -151,8 +151,10 @@ class Worker:
                     self._put(self._claims(source, target), "pairs", _key(source, target), "claims")
 
     def _claims(self, source: Gpu, target: Gpu) -> dict[str, Any]:
-        """What the driver says of a pair before anything is tried. The source is the one that addresses the target's
-        memory."""
+        """What the driver says of a pair before anything is tried.
+
+        The source is the one that addresses the target's memory.
+        """
         assert self._cuda
         facts: dict[str, Any] = dict.fromkeys(("can_access", "access_supported", "atomics", "performance_rank"))
         try:
@@ -228,7 +230,10 @@ class Worker:
         ]
 
     def _control(self) -> None:
-        """Every pair with peer access off: the driver stages the copy through host memory. It must be slow, and right."""
+        """Every pair with peer access off: the driver stages the copy through host memory.
+
+        It must be slow, and right.
+        """
         assert self._cuda and self._host
         for source, target in self._directed():
             if not self._wanted("pairs", _key(source, target), "control_latency_us"):
@@ -421,8 +426,10 @@ def _key(source: Gpu, target: Gpu) -> str:
 
 
 def _link(address: str) -> dict[str, Any]:
-    """The GPU's PCIe link now, as the kernel reads it: ``{speed_gt_s, width, max_speed_gt_s, max_width}``; None where
-    it does not say."""
+    """The GPU's PCIe link now, as the kernel reads it: ``{speed_gt_s, width, max_speed_gt_s, max_width}``.
+
+    None where it does not say.
+    """
     found: dict[str, Any] = {}
     for key, name in (
         ("speed_gt_s", "current_link_speed"), ("width", "current_link_width"), ("max_speed_gt_s", "max_link_speed"),
@@ -442,8 +449,10 @@ def _say(message: dict[str, Any]) -> None:
 
 
 def die_with_parent(parent: int) -> None:
-    """The kernel kills us when the parent ends; and so does the end of standard input, which also a lost namespace
-    cannot hide."""
+    """The kernel kills us when the parent ends.
+
+    And so does the end of standard input, which also a lost namespace cannot hide.
+    """
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(3)

@@ -21,7 +21,10 @@ DPKG_QUERY = [
 
 
 def parse_installed(text: str) -> dict[str, dict[str, Any]]:
-    """Installed packages of a DPKG_QUERY output: name -> {version, held, broken}. Configuration remains do not count."""
+    """Installed packages of a DPKG_QUERY output: name -> {version, held, broken}.
+
+    Configuration remains do not count.
+    """
     found = {}
     for line in text.splitlines():
         fields = line.split("\t")
@@ -32,7 +35,10 @@ def parse_installed(text: str) -> dict[str, dict[str, Any]]:
 
 
 def parse_steps(text: str, before: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
-    """The steps of an `apt-get -s` output: {action, package, from, to}; action is install, upgrade, downgrade, remove."""
+    """The steps of an `apt-get -s` output: {action, package, from, to}.
+
+    Action is install, upgrade, downgrade, remove.
+    """
     found = []
     for line in text.splitlines():
         match = _STEP.match(line)

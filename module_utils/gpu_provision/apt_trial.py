@@ -63,8 +63,10 @@ class Result:
 
 
 class Trial:
-    """A scratch copy of the host's apt configuration. Use as a context manager; the scratch directory goes away with
-    it."""
+    """A scratch copy of the host's apt configuration.
+
+    Use as a context manager; the scratch directory goes away with it.
+    """
 
     def __init__(self, source: Source | None, pin: tuple[str, str] | None, run: Any = None) -> None:
         self._source = source
@@ -96,8 +98,10 @@ class Trial:
         shutil.rmtree(self._directory, ignore_errors=True)
 
     def update(self, everything: bool) -> str:
-        """Fetch the index of the source (of all sources with `everything`); the problem in one line, or the empty
-        string."""
+        """Fetch the index of the source (of all sources with `everything`).
+
+        The problem in one line, or the empty string.
+        """
         options = self._options("all" if everything else "only")
         if not everything:
             options += ["-o", "Dir::Etc::sourcelist=/dev/null"]

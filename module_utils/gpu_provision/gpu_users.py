@@ -42,8 +42,9 @@ def find_gpu_users(evidence: Evidence, patterns: list[str]) -> dict[str, Any]:
 
 
 def find_processes(root: str = "/proc") -> dict[str, Any]:
-    """``{"users": [...], "driver_services": [...], "unreadable": N}``; each user ``{pid, command, devices, unit,
-    container}``.
+    """``{"users": [...], "driver_services": [...], "unreadable": N}``.
+
+    Each user ``{pid, command, devices, unit, container}``.
 
     `unreadable` counts processes whose files this user may not see: with any, an empty list proves nothing.
     """
@@ -67,7 +68,10 @@ def find_processes(root: str = "/proc") -> dict[str, Any]:
 
 
 def _devices(directory: str) -> list[str] | None:
-    """NVIDIA device files that are open; None if the process may not be looked at. A process that has ended holds none."""
+    """NVIDIA device files that are open; None if the process may not be looked at.
+
+    A process that has ended holds none.
+    """
     try:
         names = os.listdir(directory)
     except PermissionError:

@@ -28,7 +28,10 @@ class OptionError(ValueError):
 
 
 def render_options(options: dict[str, dict[str, Any]]) -> str:
-    """The text of the drop-in file, sorted, one `options` line a module. OptionError for what modprobe would misread."""
+    """The text of the drop-in file, sorted, one `options` line a module.
+
+    OptionError for what modprobe would misread.
+    """
     lines = []
     for module in sorted(options):
         if not _NAME.match(module.replace("-", "_")):
@@ -115,8 +118,10 @@ def find_conflicts(evidence: Evidence, errors: Errors, wanted: dict[str, dict[st
 
 
 def compare_options(evidence: Evidence, wanted: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
-    """For each wanted option ``{module, option, wanted, live, loaded, pending}``; `pending` is None when it cannot be
-    told."""
+    """For each wanted option ``{module, option, wanted, live, loaded, pending}``.
+
+    `pending` is None when it cannot be told.
+    """
     found = []
     nvreg = _nvreg(evidence)
     for module, options in sorted(wanted.items()):

@@ -52,8 +52,10 @@ class Guest:
             raise ApplyError("%s cannot be read: %s" % (self.path, error.strerror)) from error
 
     def configure(self, arguments: Sequence[str], before: str) -> list[str]:
-        """`qm set` or `pct set` with the digest of `before`; returns the command without the digest, as one would type
-        it."""
+        """`qm set` or `pct set` with the digest of `before`.
+
+        Returns the command without the digest, as one would type it.
+        """
         tool = TOOLS[self.kind]
         command = [tool, "set", self.vmid, *arguments]
         outcome = self._run([*command, "--digest", digest_config(before)], 120.0)

@@ -1,5 +1,6 @@
-"""What must change in a guest's configuration so that it has the GPUs that the inventory gives it. Pure: text and facts
-in, a plan out.
+"""What must change in a guest's configuration so that it has the GPUs that the inventory gives it.
+
+Pure: text and facts in, a plan out.
 
 Only these keys are ever touched, and of them only those of NVIDIA's GPUs: `machine`, `hostpciN`, the clique words of
 `args` (VM); `devN`, and hand-written `lxc.*` lines for NVIDIA's nodes (container).
@@ -54,10 +55,10 @@ def plan_vm(
     clique: int | None = None,
     remove_clique: bool = False,
 ) -> Plan:
-    """Give a VM exactly the GPUs `gpus` (addresses with function). `entries` are its hostpci lines of the next start,
-    resolved
-    against the host's devices (pve_guests.resolve). Lines of other devices stay as they are, and so do the options of a
-    GPU's line.
+    """Give a VM exactly the GPUs `gpus` (addresses with function).
+
+    `entries` are its hostpci lines of the next start, resolved against the host's devices (pve_guests.resolve). Lines
+    of other devices stay as they are, and so do the options of a GPU's line.
 
     PlanError: pcie without Q35, a line that names GPUs of both kinds, a mapping that cannot be resolved, no number
     left.

@@ -13,8 +13,10 @@ class PlanError(Exception):
 
 
 def read_system(root: str = "/", packages: dict[str, dict[str, Any]] | None = None) -> dict[str, Any]:
-    """``{key, label, codename, architecture, kernel}`` of this host; key as in the tables: debian12, ubuntu2404, pve9,
-    rhel10."""
+    """``{key, label, codename, architecture, kernel}`` of this host.
+
+    Key as in the tables: debian12, ubuntu2404, pve9, rhel10.
+    """
     values = {}
     for name in ("etc/os-release", "usr/lib/os-release"):
         try:

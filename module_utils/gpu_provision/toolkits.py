@@ -19,7 +19,10 @@ def package_name(version: str) -> str:
 
 
 def make_notes(wanted: list[str], driver: str) -> list[str]:
-    """Remarks on toolkits and driver. PlanError when programs built with a toolkit would not even start on the driver."""
+    """Remarks on toolkits and driver.
+
+    PlanError when programs built with a toolkit would not even start on the driver.
+    """
     found = []
     for version in wanted:
         package_name(version)
