@@ -30,8 +30,9 @@ _RUN = re.compile(r"(\S)\1{9,}|(\b\w{1,12}\b)(?:\W+\2\b){9,}")
 def read_api(
     evidence: Evidence, base: str, engine: Engine | None, errors: Errors, *, key: str | None = None, light: bool = False
 ) -> dict[str, Any]:
-    """FACTS. `reachable`: whether anything listens; None where it was not asked. `health`: ``{code, answered, seconds,
-    problem}``.
+    """FACTS. `reachable`: whether anything listens; None where it was not asked.
+
+    `health`: ``{code, answered, seconds, problem}``.
 
     `models_problem`: what is wrong with the list of models; None where it is right, and where it is unknown.
     `light` asks for health and models only.
@@ -112,7 +113,10 @@ def _information(
 
 
 def select_information(content: dict[str, Any]) -> dict[str, Any]:
-    """What of SGLang's /server_info decides how it serves, whatever other keys a version adds; None for those it lacks."""
+    """What of SGLang's /server_info decides how it serves, whatever other keys a version adds.
+
+    None for those it lacks.
+    """
     states = content.get("internal_states")
     state = states[0] if isinstance(states, list) and states and isinstance(states[0], dict) else {}
     names = (
@@ -135,7 +139,10 @@ def select_information(content: dict[str, Any]) -> dict[str, Any]:
 
 
 def parse_metrics(text: str, engine: Engine) -> dict[str, float | None]:
-    """``{running, queue, usage, tokens_per_s}`` of a Prometheus page, summed over its label sets; usage is the highest."""
+    """``{running, queue, usage, tokens_per_s}`` of a Prometheus page, summed over its label sets.
+
+    Usage is the highest.
+    """
     values: dict[str, list[float]] = {}
     for name, value in _METRIC.findall(text):
         number = _finite(value)

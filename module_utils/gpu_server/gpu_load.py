@@ -1,5 +1,7 @@
-"""Memory, utilisation and power of each GPU, and which process of the server is on it. By nvidia-smi's queries, which
-are quick."""
+"""Memory, utilisation and power of each GPU, and which process of the server is on it.
+
+By nvidia-smi's queries, which are quick.
+"""
 
 from __future__ import annotations
 

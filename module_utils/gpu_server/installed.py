@@ -1,5 +1,7 @@
-"""Versions that the server runs on, from the names of what is installed beside its Python; nothing is executed. And its
-caches."""
+"""Versions that the server runs on, from the names of what is installed beside its Python; nothing is executed.
+
+And its caches.
+"""
 
 from __future__ import annotations
 
@@ -49,8 +51,10 @@ def find_directories(evidence: Evidence, words: list[str], environment: dict[str
 
 
 def locks_command(home: str) -> tuple[str, ...]:
-    """Lock files of the just-in-time compilers. A file named `lock` goes when its compilation ends; a *.lock stays, and
-    means nothing."""
+    """Lock files of the just-in-time compilers.
+
+    A file named `lock` goes when its compilation ends; a *.lock stays, and means nothing.
+    """
     roots = [home.rstrip("/") + name for name in ("/.cache/flashinfer", "/.cache/torch_extensions")]
     return ("find", *roots, "-maxdepth", "7", "-name", "lock", "-type", "f", "-printf", r"%T@ %p\n")
 

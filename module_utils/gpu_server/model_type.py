@@ -18,8 +18,10 @@ _PLACES = (
 
 
 def read_model_type(evidence: Evidence, model: str, words: list[str], environment: dict[str, str]) -> dict[str, Any]:
-    """``{model_type, known, transformers, config}``; `model_type` None where the model's config.json is not on this
-    host (yet)."""
+    """``{model_type, known, transformers, config}``.
+
+    `model_type` None where the model's config.json is not on this host (yet).
+    """
     result: dict[str, Any] = {"model_type": None, "known": None, "transformers": None, "config": None}
     result["transformers"] = (installed.find_packages(evidence, words, environment) or {}).get("transformers")
     for path in _configs(evidence, model, environment):

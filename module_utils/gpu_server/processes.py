@@ -94,8 +94,10 @@ def _process(pid: int, stat: str, boot: float) -> Process | None:
 
 
 def read_arguments(evidence: Evidence, pid: int, errors: Errors) -> list[str] | None:
-    """The command line, secrets masked; empty for a kernel thread or a process that has ended, None where the kernel
-    does not answer."""
+    """The command line, secrets masked.
+
+    Empty for a kernel thread or a process that has ended, None where the kernel does not answer.
+    """
     reading = evidence.read("/proc/%d/cmdline" % pid, 256 * 1024)
     if reading.status == TIMEOUT:
         errors.unanswered(reading)
@@ -109,8 +111,10 @@ def read_arguments(evidence: Evidence, pid: int, errors: Errors) -> list[str] | 
 def find_servers(
     evidence: Evidence, processes: dict[int, Process], errors: Errors
 ) -> tuple[list[tuple[Process, list[str], Engine]], list[Process]]:
-    """What started an engine and was not itself started by such a process, oldest first; and processes that may be one,
-    and do not say."""
+    """What started an engine and was not itself started by such a process, oldest first.
+
+    And processes that may be one, and do not say.
+    """
     found, silent = {}, []
     for process in processes.values():
         if _INTERPRETERS.match(process.name) and process.state != "Z":
@@ -159,7 +163,10 @@ def rank_of(engine: Engine, title: str) -> int | None:
 
 
 def describe_process(evidence: Evidence, process: Process) -> dict[str, Any]:
-    """``{pid, name, state, cpu_s, threads, wait_channel, read_bytes}`` of one worker; None for what only root may read."""
+    """``{pid, name, state, cpu_s, threads, wait_channel, read_bytes}`` of one worker.
+
+    None for what only root may read.
+    """
     channel = evidence.read("/proc/%d/wchan" % process.pid, 4096)
     counters = evidence.read("/proc/%d/io" % process.pid, 4096)
     match = re.search(r"^read_bytes: (\d+)", counters.text, re.MULTILINE)
@@ -175,7 +182,10 @@ def describe_process(evidence: Evidence, process: Process) -> dict[str, Any]:
 
 
 def read_environment(evidence: Evidence, pid: int, errors: Errors) -> dict[str, str] | None:
-    """The allowed names of the process's environment, as they were when it started; None without the right to read it."""
+    """The allowed names of the process's environment, as they were when it started.
+
+    None without the right to read it.
+    """
     reading = evidence.read("/proc/%d/environ" % pid, 1024 * 1024)
     if not reading.ok:
         errors.unanswered(reading)
@@ -213,8 +223,10 @@ def find_unit(evidence: Evidence, pid: int) -> str | None:
 
 
 def find_output(evidence: Evidence, pid: int, errors: Errors) -> str | None:
-    """The file that standard error goes to, or else standard output: where progress is shown. None for a pipe, a
-    socket, a terminal."""
+    """The file that standard error goes to, or else standard output: where progress is shown.
+
+    None for a pipe, a socket, a terminal.
+    """
     listing = evidence.list("/proc/%d/fd" % pid)
     if not listing.ok:
         if listing.status == DENIED:

@@ -19,8 +19,9 @@ ALIASES = (
 def compare_settings(
     expected: dict[str, Any], live: dict[str, Any], environment: dict[str, str] | None
 ) -> list[dict[str, Any]] | None:
-    """``[{name, expected, live}]`` of `expected.arguments` and `expected.environment`; `live` None where the process
-    has no such setting.
+    """``[{name, expected, live}]`` of `expected.arguments` and `expected.environment`.
+
+    `live` None where the process has no such setting.
 
     None where the environment is expected but cannot be read, so that the answer is not known. Secrets are never
     compared.

@@ -73,8 +73,10 @@ def read_unit(evidence: Evidence, name: str, errors: Errors) -> dict[str, Any] |
 
 
 def _output(evidence: Evidence, values: dict[str, str]) -> str | None:
-    """Where standard error goes, such as journal or append:/var/log/x. `systemctl show` leaves the path out; the unit's
-    files have it."""
+    """Where standard error goes, such as journal or append:/var/log/x.
+
+    `systemctl show` leaves the path out; the unit's files have it.
+    """
     kind = (
         values.get("StandardError")
         if values.get("StandardError") not in (None, "", "inherit")

@@ -1,5 +1,6 @@
-"""Waits for a server by evidence: look after look, until it is ready, has failed, or is stuck; never by a bare
-time-out.
+"""Waits for a server by evidence: look after look, until it is ready, has failed, or is stuck.
+
+Never by a bare time-out.
 
 Pure: `Watch.look` is given the facts of each look and the time, and says what to show and whether that was the last
 one.

@@ -13,7 +13,8 @@ _COLUMNS = {"pwr": "power_w", "sm": "utilization_percent", "rxpci": "pcie_rx_mb_
 
 
 def parse_samples(text: str) -> dict[str, dict[str, dict[str, float]]] | None:
-    """``{gpu index: {power_w, utilization_percent, pcie_rx_mb_s, pcie_tx_mb_s: {mean, max}}}`` of `nvidia-smi dmon`;
+    """``{gpu index: {power_w, utilization_percent, pcie_rx_mb_s, pcie_tx_mb_s: {mean, max}}}`` of `nvidia-smi dmon`.
+
     None without samples.
 
     Columns are found by the names in its head line, which differ from driver to driver; a "-" is no sample.

@@ -1,5 +1,7 @@
-"""Which load generator of a host measures: the engine's own, guidellm, or the small one that comes with us; and as whom
-it runs."""
+"""Which load generator of a host measures: the engine's own, guidellm, or the small one that comes with us.
+
+And as whom it runs.
+"""
 
 from __future__ import annotations
 
@@ -49,8 +51,9 @@ class NoGeneratorError(Exception):
 
 
 def find_generator(wanted: str, named: str | None, server: Mapping[str, Any], job: Job, directory: str) -> Found:
-    """The generator to use. `wanted` is one of generators.NAMES, `named` a Python (or, for guidellm, its program) of
-    the inventory.
+    """The generator to use.
+
+    `wanted` is one of generators.NAMES, `named` a Python (or, for guidellm, its program) of the inventory.
 
     `server`: what the facts know: engine, python (its argv[0]), environment, user_id. Raises NoGeneratorError where
     `wanted` is not "auto".
@@ -167,8 +170,10 @@ def _starts(
 
 
 def _python_of_server(server: Mapping[str, Any]) -> tuple[str | None, int | None]:
-    """The server's interpreter, not resolved: a link is what makes a virtual environment. And the user that it belongs
-    to."""
+    """The server's interpreter, not resolved: a link is what makes a virtual environment.
+
+    And the user that it belongs to.
+    """
     first = str(server.get("python") or "")
     environment = server.get("environment") or {}
     path: str | None = first if first.startswith("/") else None
@@ -206,8 +211,10 @@ def make_environment(server: Mapping[str, Any], user: int | None, directory: str
 
 
 def make_workplace(directory: str, user: int | None) -> str:
-    """A directory inside `directory` for what runs as `user`, and nobody else's: `python -m` takes modules from where
-    it stands."""
+    """A directory inside `directory` for what runs as `user`, and nobody else's:
+
+    `python -m` takes modules from where it stands.
+    """
     place = os.path.join(directory, "work" if user is None else "work-%d" % user)
     os.makedirs(place, 0o700, exist_ok=True)
     if user is not None:

@@ -78,7 +78,10 @@ class Order:
 
 
 def run_load(directory: str, order: Order) -> None:
-    """Put the load on the server and write the result: ``{cell, command}``; `cell` says so where it did not end well."""
+    """Put the load on the server and write the result: ``{cell, command}``.
+
+    `cell` says so where it did not end well.
+    """
     sampler = _Sampler()
     try:
         done = (_builtin if order.how["name"] == BUILTIN else _generator)(directory, order, sampler)

@@ -28,8 +28,10 @@ Arguments = Callable[[Job], "list[tuple[str, str | None]]"]
 
 @dataclass(frozen=True)
 class Generator:
-    """`required` and `optional` give ``[(option, value)]``; an optional one that the installed version lacks is left
-    out."""
+    """`required` and `optional` give ``[(option, value)]``.
+
+    An optional one that the installed version lacks is left out.
+    """
 
     name: str
     distribution: str
@@ -231,16 +233,20 @@ def select_last_lines(text: str) -> str:
 
 
 def find_tokenizer(engine: str | None, words: Sequence[str]) -> str | None:
-    """The tokenizer, or else the model, of a server's command line: a path or a name on the hub; None where the command
-    does not say."""
+    """The tokenizer, or else the model, of a server's command line: a path or a name on the hub.
+
+    None where the command does not say.
+    """
     settings = engines.flags(words)
     given = (settings.get(name) for name in ("tokenizer-path", "tokenizer"))
     return next((value for value in given if isinstance(value, str)), None) or engines.model_path(engine, words)
 
 
 def describe_server(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """What a generator must know, from the facts of the server: ``{engine, python, environment, user_id, tokenizer,
-    trust_remote_code}``."""
+    """What a generator must know, from the facts of the server:
+
+    ``{engine, python, environment, user_id, tokenizer, trust_remote_code}``.
+    """
     process = facts.get("process")
     process = process if isinstance(process, dict) else {}
     arguments = process.get("arguments")

@@ -1,5 +1,6 @@
-"""Load for a server: so many requests at once through its OpenAI-compatible API, streamed, each timed. Standard library
-only.
+"""Load for a server: so many requests at once through its OpenAI-compatible API, streamed, each timed.
+
+Standard library only.
 
 For hosts that have none of the generators of generators.py: it needs no package, no tokenizer and no hub. Prompts are
 random words, and what the server counts (`usage`) is what is reported.
@@ -30,8 +31,10 @@ WORDS = _WORDS.split()
 
 
 class Load:
-    """One cell: `requests` requests, `concurrency` at a time. `run` blocks until all have ended or `time_limit` is
-    over."""
+    """One cell: `requests` requests, `concurrency` at a time.
+
+    `run` blocks until all have ended or `time_limit` is over.
+    """
 
     def __init__(self, base: str, model: str, key: str | None, *, seed: int = 0) -> None:
         self._parts = urlsplit(base)
@@ -99,8 +102,10 @@ class Load:
 
     @staticmethod
     def _extras(output_tokens: int) -> dict[str, Any]:
-        """What makes answers equally long, and counted, but is not OpenAI's: `transformers serve` answers 422 and names
-        the field."""
+        """What makes answers equally long, and counted, but is not OpenAI's:
+
+        `transformers serve` answers 422 and names the field.
+        """
         return {"min_tokens": output_tokens, "ignore_eos": True, "stream_options": {"include_usage": True}}
 
     def _post(self, body: dict[str, Any], end: float) -> dict[str, Any]:

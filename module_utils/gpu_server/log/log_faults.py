@@ -1,7 +1,7 @@
-"""Faults that servers report in their logs: what each means, and what to change. Sources: the engines' own messages
-(SGLang 0.5.8 to
-0.5.23, vLLM 0.20 to 0.32), PyTorch's and NCCL's; the direction of the memory hints is from their use, not from their
-wording.
+"""Faults that servers report in their logs: what each means, and what to change.
+
+Sources: the engines' own messages (SGLang 0.5.8 to 0.5.23, vLLM 0.20 to 0.32), PyTorch's and NCCL's; the direction of
+the memory hints is from their use, not from their wording.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Fault:
-    """`fatal`: the server does not serve (any more). `direction`: what to do with --mem-fraction-static or its like, if
-    anything."""
+    """`fatal`: the server does not serve (any more).
+
+    `direction`: what to do with --mem-fraction-static or its like, if anything.
+    """
 
     kind: str
     pattern: re.Pattern[str]
