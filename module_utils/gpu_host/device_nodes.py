@@ -148,8 +148,10 @@ def _is_gpu_node(name: str) -> bool:
 
 
 def _owner(name: str) -> str | None:
-    """Which of `_REGISTERED` a node belongs to; None for a node of another module, whose number has nothing to do with
-    these."""
+    """Which of `_REGISTERED` a node belongs to.
+
+    None for a node of another module, whose number has nothing to do with these.
+    """
     if _is_gpu_node(name) or name in ("nvidiactl", "nvidia-modeset"):
         return "nvidia"
     kinds = {
@@ -164,8 +166,9 @@ def _owner(name: str) -> str | None:
 def _opens(
     evidence: Evidence, name: str, nodes: dict[str, Entry] | None, majors: dict[str, int | None] | None
 ) -> bool | None:
-    """Whether this user can open the node. Only tried where the kernel has the major: otherwise opening would load a
-    module.
+    """Whether this user can open the node.
+
+    Only tried where the kernel has the major: otherwise opening would load a module.
 
     These two start nothing on a GPU when opened. The driver has no read(), so after a successful open() the read fails
     with EINVAL; a container's device policy refuses the open() itself.

@@ -91,8 +91,10 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
 def find_mismatches(
     running: str | None, on_disk: str | None, libraries: dict[str, Any] | None, fabric_manager: str | None
 ) -> list[str] | None:
-    """What differs from the running module's version, in words; None where that version or everything beside it is
-    unknown."""
+    """What differs from the running module's version, in words.
+
+    None where that version or everything beside it is unknown.
+    """
     if running is None:
         return None
     others = [("the module on disk is", on_disk), ("the Fabric Manager is", fabric_manager)]
@@ -196,7 +198,10 @@ def read_secure_boot(evidence: Evidence, errors: Errors) -> bool | None:
 
 
 def _dkms(evidence: Evidence, errors: Errors) -> list[dict[str, str | None]] | None:
-    """`nvidia/580.95.05, 6.14.8-2-pve, x86_64: installed`; before DKMS 3 `nvidia, 580.95.05, …`; `added` has no kernel."""
+    """`nvidia/580.95.05, 6.14.8-2-pve, x86_64: installed`; before DKMS 3 `nvidia, 580.95.05, …`.
+
+    `added` has no kernel.
+    """
     outcome = evidence.run(DKMS_COMMAND, 20.0)
     if outcome.status == ABSENT:
         return None

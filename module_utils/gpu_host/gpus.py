@@ -47,8 +47,10 @@ EXIT_MEANINGS = {
 
 @dataclass
 class _Found:
-    """What one host's nvidia-smi gave: a log with its GPUs by address, from the command `source`; all None if it gave
-    nothing."""
+    """What one host's nvidia-smi gave: a log with its GPUs by address, from the command `source`.
+
+    All None if it gave nothing.
+    """
 
     log: Log | None = None
     devices: dict[str, Any] | None = None

@@ -68,8 +68,10 @@ def recognise_boot_loader(values: dict[str, Any] | None, configured: list[dict[s
 def find_pending_words(
     words: list[str] | None, configured: list[dict[str, Any]] | None, loader: str | None
 ) -> list[dict[str, str]] | None:
-    """`[{word, source}]`: what the loader's file asks for and the running kernel was not given; None if that is
-    unknown."""
+    """`[{word, source}]`: what the loader's file asks for and the running kernel was not given.
+
+    None if that is unknown.
+    """
     source = {"grub": kernel_cmdline.GRUB, "systemd-boot": kernel_cmdline.KERNEL_CMDLINE}.get(loader or "")
     if words is None or configured is None or source is None:
         return None

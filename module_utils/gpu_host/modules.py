@@ -95,7 +95,10 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
 
 
 def read_loaded_modules(evidence: Evidence, errors: Errors) -> dict[str, dict[str, Any]] | None:
-    """name -> {references, used_by} from /proc/modules; None when it cannot be read. A kernel without modules has none."""
+    """name -> {references, used_by} from /proc/modules; None when it cannot be read.
+
+    A kernel without modules has none.
+    """
     reading = evidence.read("/proc/modules")
     if reading.status == ABSENT:
         return {}
@@ -179,9 +182,10 @@ def _equal(name: str, left: Any, right: Any) -> bool:
 
 
 def _with_dwords(options: list[modprobe.Option]) -> list[modprobe.Option]:
-    """The options, and those that the last RegistryDwords holds for a static option: `EnableResizableBar=1` in it shows
-    up
-    as the option of that name in the running driver."""
+    """The options, and those that the last RegistryDwords holds for a static option:
+
+    `EnableResizableBar=1` in it shows up as the option of that name in the running driver.
+    """
     dwords = [option for option in options if option.name == _DWORDS]
     if not dwords:
         return options
@@ -237,7 +241,10 @@ def _pending(facts: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _unsaved(facts: dict[str, Any], complete: bool) -> list[dict[str, Any]] | None:
-    """Settings that someone made by hand and that the next load will lose. Only those with a known default can be told."""
+    """Settings that someone made by hand and that the next load will lose.
+
+    Only those with a known default can be told.
+    """
     if not complete:
         return None
     option = facts["nvidia_uvm"]["options"]["uvm_disable_hmm"]

@@ -139,7 +139,10 @@ def _empty() -> dict[str, Any]:
 
 
 def check_idle(evidence: Evidence, errors: Errors) -> dict[str, Any]:
-    """Whether anything works on the GPUs: ``{busy, reason, processes, gpus}``; busy None where nvidia-smi does not say."""
+    """Whether anything works on the GPUs: ``{busy, reason, processes, gpus}``.
+
+    Busy None where nvidia-smi does not say.
+    """
     for argv in (APPS_COMMAND, GPUS_COMMAND):
         evidence.start(argv, GATE_SECONDS)
     apps, gpus = evidence.run(APPS_COMMAND, GATE_SECONDS), evidence.run(GPUS_COMMAND, GATE_SECONDS)
@@ -306,8 +309,10 @@ def _cuda(raw: dict[str, Any]) -> dict[str, Any]:
 
 
 def _context(evidence: Evidence, gate: dict[str, Any]) -> dict[str, Any]:
-    """What else the verdicts need, by the readers of their subjects: ``{topology, p2p, in_guest}``. Their errors are
-    told by gpu_facts."""
+    """What else the verdicts need, by the readers of their subjects: ``{topology, p2p, in_guest}``.
+
+    Their errors are told by gpu_facts.
+    """
     if gate["busy"] is None:  # nvidia-smi does not answer: each command would cost its whole limit again
         return {"topology": {}, "p2p": {}, "in_guest": _in_guest(evidence)}
     for reader in (topology, p2p):

@@ -1,5 +1,6 @@
-"""PCI: the NVIDIA GPUs on the bus, the bridges above them, and how each pair is connected. From sysfs and configuration
-space.
+"""PCI: the NVIDIA GPUs on the bus, the bridges above them, and how each pair is connected.
+
+From sysfs and configuration space.
 
 The PCI bus shows GPUs whether or not a driver is loaded, so these facts hold where nvidia-smi has no answer. In a
 container, and so in an LXC guest, they are the host's.
@@ -205,7 +206,10 @@ def _foreign(gpus: dict[str, dict[str, Any]]) -> list[dict[str, str]] | None:
 
 
 def _is_upstream(bridge: dict[str, Any] | None, position: int) -> bool:
-    """Whether a bridge is a switch's upstream port; without root its kind is unknown, and its place in the path tells."""
+    """Whether a bridge is a switch's upstream port.
+
+    Without root its kind is unknown, and its place in the path tells.
+    """
     if bridge is None:
         return False
     return position % 2 == 1 if bridge["kind"] is None else bridge["kind"] == "upstream"

@@ -45,8 +45,9 @@ _WEAKENS_ISOLATION = re.compile(
 
 
 def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
-    """Facts of a Proxmox VE host; every key is there always, None for unknown. On another host `is_proxmox` is False
-    and the rest None.
+    """Facts of a Proxmox VE host; every key is there always, None for unknown.
+
+    On another host `is_proxmox` is False and the rest None.
 
     `node`, `version`, `kernel`; `boot`, `driver`, `at_boot`, `gpus`, `vms`, `containers`: see below. `iommu_on`;
     `vfio_ids`: "vendor:device" -> the file that gives it to vfio-pci at boot. Lists of offenders, as sentences:

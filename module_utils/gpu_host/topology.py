@@ -1,5 +1,6 @@
-"""How the GPUs are connected: ``nvidia-smi topo -m`` (path class of each pair, NICs, CPU and NUMA affinity) and NVLink
-links.
+"""How the GPUs are connected:
+
+``nvidia-smi topo -m`` (path class of each pair, NICs, CPU and NUMA affinity) and NVLink links.
 
 In a virtual machine the classes are those of the emulated machine, not of the hardware. Whether P2P works must not be
 read from them.
@@ -28,8 +29,10 @@ _CELL = re.compile(r"NV(\d{1,3})")
 
 
 def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
-    """Facts ``topology``: those of ``summary``, and ``nvlink``: ``{address: {links, active, inactive, unknown,
-    speed_gb_s}}`` or None."""
+    """Facts ``topology``: those of ``summary``, and ``nvlink``:
+
+    ``{address: {links, active, inactive, unknown, speed_gb_s}}`` or None.
+    """
     names = gpus.read_indices(evidence)
     answer = evidence.run(MATRIX, LIMIT_SECONDS)
     matrix = topo_matrix.parse(answer.stdout) if answer.ok and answer.rc == 0 else None
@@ -148,8 +151,10 @@ def _cells(matrix: Matrix, label: str) -> dict[str, str]:
 
 
 def _affinity(matrix: Matrix, index: int) -> dict[str, Any]:
-    """What stands behind the cells of a row. With tabs, empty cells keep their place; the row has one tab more than its
-    headings."""
+    """What stands behind the cells of a row.
+
+    With tabs, empty cells keep their place; the row has one tab more than its headings.
+    """
     rest = matrix.rows.get("GPU%d" % index, [])[len(matrix.columns) :] if matrix.headings else []
     cpus, numa = [*rest, "", ""][:2]
     own = next((cell for cell in reversed(rest[2:]) if cell), "")

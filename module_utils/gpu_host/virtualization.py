@@ -191,8 +191,10 @@ def _hypervisor(
 
 
 def _signature(evidence: Evidence) -> str | None:
-    """What CPUID tells of the hypervisor, as lscpu and the kernel's paravirtual clock show it; "" for nothing, None for
-    unknown."""
+    """What CPUID tells of the hypervisor, as lscpu and the kernel's paravirtual clock show it.
+
+    "" for nothing, None for unknown.
+    """
     lscpu = evidence.run(["lscpu"], 10.0)
     answer = re.search(r"^Hypervisor vendor:\s+(\S+)", lscpu.text, re.M)
     if answer:

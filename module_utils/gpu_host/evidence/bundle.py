@@ -37,8 +37,11 @@ class BundleError(ValueError):
 
 
 class _Records:
-    """Records by what was asked. Of several answers to the same question the first one is kept, of a file the longest:
-    of two readings with different limits, the longer one serves both."""
+    """Records by what was asked.
+
+    Of several answers to the same question the first one is kept, of a file the longest: of two readings with different
+    limits, the longer one serves both.
+    """
 
     def __init__(self) -> None:
         self._kept: dict[tuple[str, ...], dict[str, Any]] = {}

@@ -106,7 +106,10 @@ class Command:
 
 
 def _search_path() -> str:
-    """PATH and where administrators' programs are. Nothing relative: the working directory must not decide what runs."""
+    """PATH and where administrators' programs are.
+
+    Nothing relative: the working directory must not decide what runs.
+    """
     named = [directory for directory in os.environ.get("PATH", "").split(":") if directory.startswith("/")]
     return ":".join([*named, SYSTEM_PATH])
 

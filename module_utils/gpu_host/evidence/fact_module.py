@@ -40,8 +40,10 @@ def run_module(
     facts: Callable[[Evidence, Params], dict[str, Any]],
     live: Callable[[Params], Evidence] = lambda _params: LiveEvidence(),
 ) -> None:
-    """Run as a module: `facts` of the bundle if one is named, else of the `live` host. A ValueError is the user's to
-    mend."""
+    """Run as a module: `facts` of the bundle if one is named, else of the `live` host.
+
+    A ValueError is the user's to mend.
+    """
     module = AnsibleModule(argument_spec=arguments, supports_check_mode=True)
     try:
         evidence = bundles.load_bundle(module.params["bundle"]) if module.params["bundle"] else live(module.params)

@@ -56,8 +56,10 @@ def fetch_answer(request: Request) -> Fetched:
 
 
 def redact_answer(method: str, data: bytes) -> bytes:
-    """What a server says of itself may hold keys. What it generates from our own prompt holds lists of "tokens"
-    instead."""
+    """What a server says of itself may hold keys.
+
+    What it generates from our own prompt holds lists of "tokens" instead.
+    """
     return data if method == "POST" else secrets.redact_text(data)
 
 

@@ -1,5 +1,6 @@
-"""Evidence: what a host shows, asked for in four ways: ``read`` a file, ``list`` a directory, ``run`` a command,
-``fetch`` from a server on it.
+"""Evidence: what a host shows, asked for in four ways:
+
+``read`` a file, ``list`` a directory, ``run`` a command, ``fetch`` from a server on it.
 
 A live host (``live.py``) and a recorded one (``bundle.py``) answer the same calls with the same types, so a reader
 cannot tell them apart. No call ever raises for what it finds: the status of the answer says what happened.
@@ -122,8 +123,9 @@ class Request:
 
 @dataclass(frozen=True)
 class Fetched(_Content):
-    """One HTTP answer. ``ok`` means that there was a whole answer, of any `code`; ``absent`` that nothing listens
-    there.
+    """One HTTP answer.
+
+    ``ok`` means that there was a whole answer, of any `code`; ``absent`` that nothing listens there.
 
     `label` tells repeated requests to one address apart. `first_byte_s`: seconds until the first byte of the body.
     """

@@ -235,7 +235,10 @@ class _Arm:
 
 
 def parse_transports(log: str, ranks: dict[int, str]) -> dict[str, list[str]]:
-    """What NCCL says it uses for each directed pair, by PCI address: ``{"0000:01:00.0->0000:11:00.0": ["P2P/CUMEM"]}``."""
+    """What NCCL says it uses for each directed pair, by PCI address:
+
+    ``{"0000:01:00.0->0000:11:00.0": ["P2P/CUMEM"]}``.
+    """
     found: dict[str, set[str]] = {}
     for source, target, way in CHANNEL.findall(log):
         name = "%s->%s" % (ranks.get(int(source), source), ranks.get(int(target), target))

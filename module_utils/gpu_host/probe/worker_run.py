@@ -38,8 +38,10 @@ SIGNATURE_COMMAND = (
 
 
 class ProbeEvidence(LiveEvidence):
-    """The live host, on which the command `p2p_probe` runs the probe. A bundle holds its answer like that of any other
-    command."""
+    """The live host, on which the command `p2p_probe` runs the probe.
+
+    A bundle holds its answer like that of any other command.
+    """
 
     def __init__(self, options: dict[str, Any], limit_s: float, python: str = sys.executable) -> None:
         super().__init__()
@@ -109,8 +111,10 @@ class Probe:
         return self.raw
 
     def _blame(self, name: str, event: dict[str, Any]) -> set[str]:
-        """Note the fault where it belongs; what to leave alone from now on. A GPU that two pairs failed with is left
-        out itself."""
+        """Note the fault where it belongs; what to leave alone from now on.
+
+        A GPU that two pairs failed with is left out itself.
+        """
         fault = {**(event.get("error") or {}), "stage": event["stage"], "kind": event["kind"]}
         if "->" not in name:
             self.raw["devices"].get(name, {})["error"] = fault
@@ -266,8 +270,10 @@ class _Child:
 
 
 def read_signature() -> list[dict[str, Any]]:
-    """What tells a spinning GPU from a waiting host, now: ``[{pci_address, utilization_percent, power_w,
-    memory_used_mib}]``."""
+    """What tells a spinning GPU from a waiting host, now:
+
+    ``[{pci_address, utilization_percent, power_w, memory_used_mib}]``.
+    """
     answer = LiveEvidence().run(SIGNATURE_COMMAND, 10.0)
     rows = [[cell.strip() for cell in line.split(",")] for line in answer.text.splitlines()] if answer.ok else []
     names = ("utilization_percent", "power_w", "memory_used_mib")
