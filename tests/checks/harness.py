@@ -104,8 +104,10 @@ def base(name: str) -> bundle.BundleEvidence:
 
 @functools.cache
 def loaded_checks(strict: bool = False) -> tuple[check_files.Check, ...]:
-    """The project's checks. A fault in one of them is an error; with `strict`, so is a name in `explains` that is no
-    check."""
+    """The project's checks.
+
+    A fault in one of them is an error; with `strict`, so is a name in `explains` that is no check.
+    """
     directory = ROOT / "checks"
     if not list(directory.glob("*.yml")):
         return ()
@@ -133,10 +135,11 @@ def judge(
     hypervisor: dict[str, Any] | None = None,
     proxmox: bool = False,
 ) -> dict[str, dict[str, Any]]:
-    """The result of every check on a host, by id. `facts` are laid over those from the evidence (probe, server, …);
-    `hypervisor` is
-    what the host knows of its hypervisor. With `proxmox` the host is one, and only the checks of a hypervisor are
-    asked."""
+    """The result of every check on a host, by id.
+
+    `facts` are laid over those from the evidence (probe, server, …); `hypervisor` is what the host knows of its
+    hypervisor. With `proxmox` the host is one, and only the checks of a hypervisor are asked.
+    """
     host = merged({**gather(evidence), **probed(evidence), **served(evidence, expected)}, facts or {})
     if hypervisor is not None:
         host["hypervisor"] = hypervisor
@@ -159,8 +162,10 @@ class OneByOne(TemplarEvaluator):
 
 @functools.cache
 def shared_templar() -> Templar:
-    """One for all hosts, which compiles an expression once. Where a release of Ansible keeps its environment elsewhere,
-    only slower."""
+    """One for all hosts, which compiles an expression once.
+
+    Where a release of Ansible keeps its environment elsewhere, only slower.
+    """
     templar = Templar(loader=DataLoader(), variables={})
     environment = getattr(getattr(templar, "_engine", None), "environment", None)
     if environment is not None:

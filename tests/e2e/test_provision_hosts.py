@@ -1,5 +1,7 @@
-"""provision.yml on real systemd hosts: the whole plan shown, done once, nothing left to do; a fleet stops at the host
-that comes out worse."""
+"""provision.yml on real systemd hosts: the whole plan shown, done once, nothing left to do.
+
+A fleet stops at the host that comes out worse.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""A real engine on a real GPU: `transformers serve` with a tiny model, looked at, validated and benchmarked. Exits 1 if
-an expectation failed.
+"""A real engine on a real GPU: `transformers serve` with a tiny model, looked at, validated and benchmarked.
+
+Exits 1 if an expectation failed.
 
     python3 tests/hardware/engine_on_gpu.py OUTPUT_FILE
 
@@ -81,7 +82,10 @@ def main() -> int:
 
 
 def hub(scratch: Path) -> str:
-    """A cache of the hub that holds the model; its name. (transformers serve 5.17 lists only what such a cache holds.)"""
+    """A cache of the hub that holds the model; its name.
+
+    (transformers serve 5.17 lists only what such a cache holds.)
+    """
     revision = "0" * 40
     model = scratch / "hub/models--tiny--known"
     subprocess.run([sys.executable, str(MODEL), str(model / "snapshots" / revision)], check=True)

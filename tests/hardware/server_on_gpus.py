@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""The server facts on a machine with GPUs: the stand-in engine, whose ranks hold memory of a real GPU each. Exits 1 if
-an expectation failed.
+"""The server facts on a machine with GPUs: the stand-in engine, whose ranks hold memory of a real GPU each.
+
+Exits 1 if an expectation failed.
 
     python3 tests/hardware/server_on_gpus.py [OUTPUT_FILE]
 

@@ -154,8 +154,10 @@ def _write(package: Package, pool: Path, scratch: Path) -> None:
 
 
 def build(target: Path) -> Path:
-    """Make the repository in `target` (replaced if there): repo/, key.asc, wrong-key.asc, fingerprint. Returns
-    `target`."""
+    """Make the repository in `target` (replaced if there): repo/, key.asc, wrong-key.asc, fingerprint.
+
+    Returns `target`.
+    """
     shutil.rmtree(target, ignore_errors=True)
     pool = target / "repo"
     pool.mkdir(parents=True)

@@ -76,8 +76,10 @@ class Server:
 def running(
     home: Path, scenario: str, speed: float = 20.0, words: tuple[str, ...] = (), ranks: int = 2, **environment: str
 ) -> Iterator[Server]:
-    """The stand-in with this scenario, ended afterwards with everything that it started. PATH is this process's while
-    it runs."""
+    """The stand-in with this scenario, ended afterwards with everything that it started.
+
+    PATH is this process's while it runs.
+    """
     port = free_port()
     before = dict(os.environ)
     os.environ.update(STANDIN_STATE=str(home), PATH="%s:%s" % (ENGINE / "bin", before["PATH"]))

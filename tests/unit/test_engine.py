@@ -1,5 +1,7 @@
-"""The engine: statuses, three-valued conditions, causes; what is unknown never passes, what is captured is never a
-template."""
+"""The engine: statuses, three-valued conditions, causes.
+
+What is unknown never passes, what is captured is never a template.
+"""
 
 from __future__ import annotations
 

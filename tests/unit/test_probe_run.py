@@ -62,8 +62,10 @@ def test_the_whole_probe_ends_in_time(library: Path) -> None:
 def test_a_child_that_cannot_be_killed_is_left_behind_and_described(
     library: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No test can make an unkillable process. Here the signal does not reach it, and the rest of the way is the real
-    one."""
+    """No test can make an unkillable process.
+
+    Here the signal does not reach it, and the rest of the way is the real one.
+    """
     pids: list[int] = []
     monkeypatch.setattr(worker_run.os, "killpg", lambda pid, number: pids.append(pid))
     monkeypatch.setattr(worker_run, "KILL_GRACE_SECONDS", 0.2)

@@ -1,5 +1,7 @@
-"""The HTML report: one file, nothing from elsewhere, captured text stays text. How a browser shows it:
-tests/e2e/test_html_in_chromium.py."""
+"""The HTML report: one file, nothing from elsewhere, captured text stays text.
+
+How a browser shows it: tests/e2e/test_html_in_chromium.py.
+"""
 
 from __future__ import annotations
 

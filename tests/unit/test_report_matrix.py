@@ -16,8 +16,10 @@ def address(number: int) -> str:
 
 
 def host(count: int = 4, status: str = "OK", path: str = "NODE", **cells: Any) -> dict[str, Any]:
-    """Facts of a host on which every pair has one status and path. `cells`: read or write cells to change, {(a, b):
-    status}."""
+    """Facts of a host on which every pair has one status and path.
+
+    `cells`: read or write cells to change, {(a, b): status}.
+    """
     numbers = range(count)
     p2p = {
         way: {
