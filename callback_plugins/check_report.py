@@ -58,8 +58,10 @@ _TONES = {
 
 
 def _kept(method: Callable[..., None]) -> Callable[..., None]:
-    """Ansible turns an exception in a callback into a warning; ours is kept, so that the run cannot end as if all were
-    well."""
+    """Ansible turns an exception in a callback into a warning.
+
+    Ours is kept, so that the run cannot end as if all were well.
+    """
 
     @functools.wraps(method)
     def wrapper(self: Any, *args: Any, **kwargs: Any) -> None:

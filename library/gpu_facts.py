@@ -59,7 +59,10 @@ ARGUMENT_SPEC = {
 
 
 def facts(evidence: Evidence, params: dict) -> dict:
-    """The module's result for `evidence`; what the action plugin calls for a recorded host. ValueError: bad arguments."""
+    """The module's result for `evidence`; what the action plugin calls for a recorded host.
+
+    ValueError: bad arguments.
+    """
     subset = params.get("gather_subset") or ["all"]
     return fact_module.build_result("gpu_facts", "gpu_host", evidence, params, lambda seen: gather(seen, subset))
 

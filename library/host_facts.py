@@ -1,5 +1,8 @@
 #!/usr/bin/python
-"""Documentation of the host_facts action; the code is plugins/action/host_facts.py and runs the modules of the facts."""
+"""Documentation of the host_facts action.
+
+The code is plugins/action/host_facts.py and runs the modules of the facts.
+"""
 
 from __future__ import annotations
 

@@ -91,7 +91,10 @@ class ActionModule(Facts):  # type: ignore[misc]
         return True
 
     def _write_bundle(self, recorded: list[str], dest: str, anonymous: bool) -> dict[str, Any]:
-        """Write one bundle of all that was recorded, whole or not at all: ``{changed, dest, records, size_bytes, msg}``."""
+        """Write one bundle of all that was recorded, whole or not at all:
+
+        ``{changed, dest, records, size_bytes, msg}``.
+        """
         path = os.path.abspath(os.path.expanduser(dest))
         try:
             text, count = bundles.join_bundles(recorded)

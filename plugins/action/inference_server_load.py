@@ -1,5 +1,7 @@
-"""Runs the loads of a benchmark one after the other and says what they mean; library/inference_server_load.py documents
-it."""
+"""Runs the loads of a benchmark one after the other and says what they mean.
+
+Library/inference_server_load.py documents it.
+"""
 
 from __future__ import annotations
 

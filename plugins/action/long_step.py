@@ -53,7 +53,10 @@ class ActionModule(Base):  # type: ignore[misc]
         return result
 
     def _start(self, command: str, environment: dict[str, Any]) -> str:
-        """Start the command detached; the directory that holds its log, its process id and, at the end, its exit code."""
+        """Start the command detached.
+
+        The directory that holds its log, its process id and, at the end, its exit code.
+        """
         settings = " ".join("%s=%s" % (name, shlex.quote(str(value))) for name, value in environment.items())
         inner = "%s %s > log 2>&1; echo $? > code.new; mv code.new code" % (
             "env " + settings if settings else "",
