@@ -29,8 +29,10 @@ def options_of(text: str) -> dict[str, list[str] | None]:
 
 
 def problems(arguments: dict[str, Any], options: dict[str, list[str] | None], engine: Engine) -> list[dict[str, Any]]:
-    """``[{argument, problem, successor}]`` of `arguments` (names without dashes); empty where the engine knows all of
-    them."""
+    """``[{argument, problem, successor}]`` of `arguments` (names without dashes).
+
+    Empty where the engine knows all of them.
+    """
     found = []
     for name, value in arguments.items():
         flag = "--" + str(name).lstrip("-")

@@ -19,8 +19,10 @@ def _phases(*rows: tuple[str, str]) -> tuple[tuple[str, re.Pattern[str]], ...]:
 
 @dataclass(frozen=True)
 class Engine:
-    """One engine. `starts` begins a new start in a log; `phases` are in the order of a start; `ready` is the line that
-    ends it."""
+    """One engine.
+
+    `starts` begins a new start in a log; `phases` are in the order of a start; `ready` is the line that ends it.
+    """
 
     name: str
     command: re.Pattern[str]  # matches the command line, its words joined by blanks
@@ -195,8 +197,10 @@ def of_log(text: str) -> Engine | None:
 
 
 def flags(words: Sequence[str]) -> dict[str, str | bool | list[str]]:
-    """`--name value`, `--name=value` and bare flags of a command line: ``{"name": value}``; True for a flag without a
-    value."""
+    """`--name value`, `--name=value` and bare flags of a command line: ``{"name": value}``.
+
+    True for a flag without a value.
+    """
     found: dict[str, str | bool | list[str]] = {}
     position = 0
     while position < len(words):

@@ -18,9 +18,11 @@ _ASSIGNMENT = re.compile(r"[ \t]*(?:export[ \t]+)?(?P<name>[A-Z_][A-Z0-9_]*)=")
 
 
 def parse(text: str) -> list[dict[str, Any]]:
-    """The parameters in order: `[{name, value}]`, value None for a bare word. Split as the kernel does (double quotes);
-    dashes in names become underscores as the kernel compares them. What follows `--` belongs to init and is left
-    out."""
+    """The parameters in order: `[{name, value}]`, value None for a bare word.
+
+    Split as the kernel does (double quotes); dashes in names become underscores as the kernel compares them. What
+    follows `--` belongs to init and is left out.
+    """
     found = []
     for word in modprobe.split_words(text):
         if word == "--":

@@ -32,7 +32,10 @@ _DELTA = re.compile(
 
 @dataclass(frozen=True)
 class Line:
-    """One line: `text` without stamp and controls; `when` the stamp as it stands, or as UTC where that can be computed."""
+    """One line: `text` without stamp and controls.
+
+    `when` the stamp as it stands, or as UTC where that can be computed.
+    """
 
     text: str
     when: str | None
@@ -47,8 +50,9 @@ def utc(epoch: float) -> str:
 
 
 def lines(data: bytes, hint: re.Pattern[bytes], boot_time: float | None) -> Iterator[Line]:
-    """The lines of `data` that `hint` finds, in order. `boot_time` (seconds since 1970) turns stamps since boot into
-    UTC.
+    """The lines of `data` that `hint` finds, in order.
+
+    `boot_time` (seconds since 1970) turns stamps since boot into UTC.
 
     A line without a stamp (a continuation) has the stamp of the line before it.
     """

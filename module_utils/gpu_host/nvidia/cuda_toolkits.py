@@ -17,12 +17,12 @@ _LD_CONF = "/etc/ld.so.conf.d"
 
 
 def gather(evidence: Evidence, errors: Errors, driver: str | None, minimum_toolkit: str | None) -> dict[str, Any]:
-    """Facts: `toolkits` ([{path, version, default, minimum_driver, runs, full}]): `runs` says whether its programs
-    start on
-    this driver, `full` whether all it offers works; `unsupported_toolkits` (paths that do not run), `toolkits_too_old`
-    (paths whose compiler does not know the GPUs), `compat_libraries` ([{path, version}]), `compat_in_library_path`:
-    whether the dynamic linker is told to look into such a directory (cause of CUDA error 803 or 804). None where
-    /usr/local is unknown.
+    """Facts: `toolkits` ([{path, version, default, minimum_driver, runs, full}]):
+
+    `runs` says whether its programs start on this driver, `full` whether all it offers works; `unsupported_toolkits`
+    (paths that do not run), `toolkits_too_old` (paths whose compiler does not know the GPUs), `compat_libraries`
+    ([{path, version}]), `compat_in_library_path`: whether the dynamic linker is told to look into such a directory
+    (cause of CUDA error 803 or 804). None where /usr/local is unknown.
     """
     local = evidence.list("/usr/local")
     errors.unanswered(local, absent_is_fine=True)

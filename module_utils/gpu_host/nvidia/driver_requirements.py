@@ -15,9 +15,11 @@ from ..linux import versions
 
 @dataclass(frozen=True)
 class Architecture:
-    """`driver`: the first release for it. `modules`: which flavour drives it: 'open' only, 'proprietary' only, or
-    'either'.
-    `toolkit`: the first CUDA toolkit whose compiler knows it."""
+    """`driver`: the first release for it.
+
+    `modules`: which flavour drives it: 'open' only, 'proprietary' only, or 'either'. `toolkit`: the first CUDA toolkit
+    whose compiler knows it.
+    """
 
     name: str
     driver: str
@@ -91,7 +93,10 @@ def minimum_driver(device_id: int) -> str | None:
 
 
 def cuda_of_driver(driver: str | None) -> str | None:
-    """The newest CUDA release that a driver supports in full; None for an unknown version or one older than the table."""
+    """The newest CUDA release that a driver supports in full.
+
+    None for an unknown version or one older than the table.
+    """
     supported = [cuda for cuda, minimum in CUDA_DRIVERS if versions.at_least(driver, minimum)]
     return supported[-1] if supported else None
 

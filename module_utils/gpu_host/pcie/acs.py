@@ -20,7 +20,10 @@ DIFFERENT_ROOT_COMPLEX = "different_root_complex"
 
 
 def describe(acs: Any) -> dict[str, Any]:
-    """The `acs` fact of a bridge from pci_config's: {present, control, control_raw, redirects}; all None if unreadable."""
+    """The `acs` fact of a bridge from pci_config's: {present, control, control_raw, redirects}.
+
+    All None if unreadable.
+    """
     if acs is None:
         return {"present": None, "control": None, "control_raw": None, "redirects": None}
     if acs is False:

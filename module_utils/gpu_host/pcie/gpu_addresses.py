@@ -36,7 +36,10 @@ class PciDevice:
 
 
 def devices(evidence: Evidence) -> dict[str, PciDevice] | None:
-    """Every device on the bus by address; None when sysfs does not show the bus. A device without `uevent` is left out."""
+    """Every device on the bus by address; None when sysfs does not show the bus.
+
+    A device without `uevent` is left out.
+    """
     listing = evidence.list(DEVICES)
     if not listing.ok:
         return None

@@ -187,8 +187,10 @@ def _first_line(text: str, label: str) -> str:
 
 
 def _acs_line(text: str, label: str) -> int | None:
-    """The register behind an ACSCap or ACSCtl line; None unless the line names every bit that the register has in
-    lspci."""
+    """The register behind an ACSCap or ACSCtl line.
+
+    None unless the line names every bit that the register has in lspci.
+    """
     line = _first_line(text, label)
     value = 0
     for bit, (_, name) in config_space.ACS_BITS.items():

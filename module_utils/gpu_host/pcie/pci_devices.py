@@ -77,8 +77,10 @@ def identify(evidence: Evidence, address: str, errors: Errors) -> dict[str, Any]
 
 
 def path_of(target: str | None, address: str) -> tuple[list[str] | None, str | None]:
-    """(bridges from the root port down, root complex) from the target of a device's link; (None, None) if it says
-    neither."""
+    """(bridges from the root port down, root complex) from the target of a device's link.
+
+    (None, None) if it says neither.
+    """
     parts = [part for part in (target or "").split("/") if ADDRESS.match(part) or ROOT.match(part)]
     roots = [index for index, part in enumerate(parts) if ROOT.match(part)]
     if not roots or parts[-1] != address:
@@ -126,8 +128,9 @@ def _read_bars(reading: Reading, config: dict[str, Any] | None, errors: Errors) 
 
 
 def parse_resource(text: str, config: dict[str, Any] | None) -> list[dict[str, Any]] | None:
-    """BARs 0 to 5 from a `resource` file: [{index, kind, start, size_mib, assigned, prefetchable, bits}]; None if it is
-    no such file.
+    """BARs 0 to 5 from a `resource` file: [{index, kind, start, size_mib, assigned, prefetchable, bits}].
+
+    None if it is no such file.
 
     The expansion ROM and the virtual functions' BARs (lines 7 and on) are left out. When the kernel finds no room it
     may clear start, end and flags of the BAR alike (`reset_resource` in drivers/pci/setup-bus.c); then only the type
@@ -183,7 +186,10 @@ def _is_cleared_memory_bar(index: int, register: int, config: dict[str, Any] | N
 
 
 def _link(evidence: Evidence, base: str, config: dict[str, Any] | None, errors: Errors) -> dict[str, Any]:
-    """{express, kind, speed_gt_s, width, max_speed_gt_s, max_width}; sysfs first, configuration space where it lacks."""
+    """{express, kind, speed_gt_s, width, max_speed_gt_s, max_width}.
+
+    Sysfs first, configuration space where it lacks.
+    """
     express = (config or {}).get("express")
     link: dict[str, Any] = {
         "express": None if express is None else bool(express),

@@ -45,7 +45,10 @@ def gpus(evidence: Evidence, errors: Errors, devices: Table, guests: Table, ids:
 
 
 def _group_others(evidence: Evidence, errors: Errors, address: str, group: str | None) -> list[str] | None:
-    """The other devices of the card's IOMMU group, without its own functions; None if unknown, empty without a group."""
+    """The other devices of the card's IOMMU group, without its own functions.
+
+    None if unknown, empty without a group.
+    """
     if group is None:
         return None
     if not group:
@@ -78,8 +81,10 @@ def label(claim: dict[str, Any]) -> str:
 
 
 def claimed_twice(cards: Table) -> list[str]:
-    """Cards that two guests want at the same time. Containers may share one; a VM needs it alone. A guest that neither
-    runs nor starts at boot takes nothing from the others."""
+    """Cards that two guests want at the same time. Containers may share one; a VM needs it alone.
+
+    A guest that neither runs nor starts at boot takes nothing from the others.
+    """
     found = []
     for address, card in cards.items():
         active = [claim for claim in card["claimed_by"] if claim["running"] or claim["onboot"]]

@@ -36,8 +36,10 @@ def device(index: int, value: str) -> dict[str, Any]:
 
 
 def rule(key: str, value: str) -> dict[str, Any] | None:
-    """A cgroup device rule: {key, type, major (None: any), minor (None: any), access, value}; None if it cannot be
-    read."""
+    """A cgroup device rule: {key, type, major (None: any), minor (None: any), access, value}.
+
+    None if it cannot be read.
+    """
     text = value.partition("#")[0].strip()
     match = _RULE.match(text)
     if not match:
@@ -51,8 +53,10 @@ def rule(key: str, value: str) -> dict[str, Any] | None:
 
 
 def mount(value: str) -> dict[str, Any] | None:
-    """An `lxc.mount.entry`, in the form of fstab: {source, target, options, optional, value}; None if it cannot be
-    read."""
+    """An `lxc.mount.entry`, in the form of fstab: {source, target, options, optional, value}.
+
+    None if it cannot be read.
+    """
     words = value.partition(" #")[0].split()
     if len(words) < 2:
         return None

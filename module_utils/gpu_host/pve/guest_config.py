@@ -141,8 +141,10 @@ def _kind(name: str) -> str:
 
 
 def properties(value: str, default_key: str) -> dict[str, str]:
-    """A property string such as `0000:01:00.0,pcie=1`: the part without `=` is the `default_key`'s; of a repeated key
-    the last."""
+    """A property string such as `0000:01:00.0,pcie=1`: the part without `=` is the `default_key`'s.
+
+    Of a repeated key the last.
+    """
     result: dict[str, str] = {}
     for part in value.split(","):
         name, separator, rest = part.strip().partition("=")

@@ -90,8 +90,10 @@ def _loader(live: list[str] | None, managed: bool | None, evidence: Evidence, er
 
 
 def grub_command_line(evidence: Evidence, errors: Errors) -> list[str] | None:
-    """The parameters that update-grub will write: GRUB_CMDLINE_LINUX, then GRUB_CMDLINE_LINUX_DEFAULT; None if
-    unreadable."""
+    """The parameters that update-grub will write: GRUB_CMDLINE_LINUX, then GRUB_CMDLINE_LINUX_DEFAULT.
+
+    None if unreadable.
+    """
     main = evidence.read(GRUB_FILE)
     if not main.ok:
         errors.unanswered(main)
@@ -109,8 +111,10 @@ def grub_command_line(evidence: Evidence, errors: Errors) -> list[str] | None:
 
 
 def assignments(text: str, before: dict[str, str]) -> dict[str, str]:
-    """The variables after a shell file of plain assignments; quotes, line breaks inside quotes, `$NAME` and `+=` are
-    understood."""
+    """The variables after a shell file of plain assignments.
+
+    Quotes, line breaks inside quotes, `$NAME` and `+=` are understood.
+    """
     variables = dict(before)
     position = 0
     while True:

@@ -30,8 +30,10 @@ _MINOR = re.compile(r"^Device Minor:\s*(\d+)", re.M)
 
 
 def driver(evidence: Evidence, errors: Errors) -> dict[str, Any]:
-    """NVIDIA's driver on the host: {loaded, version, uvm_loaded, uvm_disable_hmm, majors {name: n}, nodes {path: {…}},
-    minors {address: n}}."""
+    """NVIDIA's driver on the host:
+
+    {loaded, version, uvm_loaded, uvm_disable_hmm, majors {name: n}, nodes {path: {…}}, minors {address: n}}.
+    """
     version = evidence.read("/sys/module/nvidia/version")
     errors.unanswered(version, absent_is_fine=True)
     hmm = evidence.read("/sys/module/nvidia_uvm/parameters/uvm_disable_hmm")
@@ -61,8 +63,10 @@ def character_majors(text: str) -> dict[str, int]:
 
 
 def nodes(evidence: Evidence, directory: str, errors: Errors) -> dict[str, dict[str, Any]] | None:
-    """NVIDIA's device nodes below a /dev: {path as seen inside: {kind, major, minor, mode}}; None if it cannot be
-    listed."""
+    """NVIDIA's device nodes below a /dev: {path as seen inside: {kind, major, minor, mode}}.
+
+    None if it cannot be listed.
+    """
     listing = evidence.list(directory)
     if not listing.ok:
         errors.unanswered(listing)

@@ -77,9 +77,10 @@ def resolve(
     node: str | None,
     devices: dict[str, dict[str, Any]] | None,
 ) -> None:
-    """Add to a hostpci entry: `addresses` (every function; of a mapping every alternative), `gpus`, `qemu_id`,
-    `alternatives`
-    (how many devices a mapping leaves Proxmox to choose from) and `with_pcie`, the value as it should be on Q35.
+    """Add to a hostpci entry:
+
+    `addresses` (every function; of a mapping every alternative), `gpus`, `qemu_id`, `alternatives` (how many devices a
+    mapping leaves Proxmox to choose from) and `with_pcie`, the value as it should be on Q35.
 
     `gpus` is None where it cannot be known; `qemu_id` is None where QEMU gets several functions, which it names
     hostpciN.0, hostpciN.1 …: `-set` cannot address those.
@@ -158,8 +159,10 @@ def _vm_devices(hardware: dict[str, Any], devices: dict[str, dict[str, Any]] | N
 
 
 def _claims(vm: dict[str, Any], devices: dict[str, dict[str, Any]] | None) -> list[str]:
-    """The GPUs that a VM holds, if it runs; else those that it will take for certain (a mapping leaves Proxmox the
-    choice)."""
+    """The GPUs that a VM holds, if it runs.
+
+    Else those that it will take for certain (a mapping leaves Proxmox the choice).
+    """
     if vm["qemu"] is not None:
         addresses = {str(device["address"]).lower() for device in vm["qemu"]["devices"].values()}
     else:
@@ -201,8 +204,10 @@ def clique_faults(hardware: dict[str, Any], gpu_entries: list[dict[str, Any]]) -
 
 
 def _window(gpus: list[str], devices: dict[str, dict[str, Any]] | None) -> int | None:
-    """MiB of 64-bit address space that the BARs of these cards need, each aligned to its own size; None if a size is
-    unknown."""
+    """MiB of 64-bit address space that the BARs of these cards need, each aligned to its own size.
+
+    None if a size is unknown.
+    """
     total = 0.0
     for address in gpus:
         bars = (devices or {}).get(address, {}).get("bars")
@@ -216,8 +221,9 @@ def _window(gpus: list[str], devices: dict[str, dict[str, Any]] | None) -> int |
 
 
 def containers(evidence: Evidence, errors: Errors, driver: dict[str, Any]) -> dict[str, dict[str, Any]] | None:
-    """CTID -> facts of pve_lxc.read plus what the host knows of its nodes; of a container without GPU nodes only name
-    and type.
+    """CTID -> facts of pve_lxc.read plus what the host knows of its nodes.
+
+    Of a container without GPU nodes only name and type.
 
     Beyond pve_lxc.read: `gpus` [addresses, or nodes that the driver does not know], `gpu_count`,
     `claims`, `running`, `live_nodes`, `missing_nodes`, `suggested_devices`, `stale_rules`,

@@ -9,9 +9,10 @@ from .vm_config import address
 
 
 def parse(text: str) -> dict[str, list[dict[str, Any]]]:
-    """Name -> its maps, [{node, devices [{slot, function, address}], id, subsystem_id, iommu_group}]. Several maps of
-    one
-    node are alternatives: Proxmox takes the first that is free. What is not a map is ignored."""
+    """Name -> its maps, [{node, devices [{slot, function, address}], id, subsystem_id, iommu_group}].
+
+    Several maps of one node are alternatives: Proxmox takes the first that is free. What is not a map is ignored.
+    """
     result: dict[str, list[dict[str, Any]]] = {}
     name = None
     for line in text.splitlines():

@@ -23,8 +23,10 @@ GPU_KEYS = re.compile(r"(machine|bios|cpu|args|numa[0-9]*|hugepages|hostpci[0-9]
 
 
 def address(text: str) -> tuple[str, int | None] | None:
-    """`01:00.0` or `0000:01:00` -> (slot in the kernel's form `0000:01:00`, function or None for all); None if it is
-    none."""
+    """`01:00.0` or `0000:01:00` -> (slot in the kernel's form `0000:01:00`, function or None for all).
+
+    None if it is none.
+    """
     match = _ADDRESS.match(text.strip())
     if not match:
         return None
@@ -63,8 +65,10 @@ def chipset_of(kind: str) -> str | None:
 
 
 def cpu(value: str | None) -> dict[str, Any]:
-    """{value, type, hidden, phys_bits: number | "host" | None}; without a `cpu` line the type is Proxmox's default
-    kvm64."""
+    """{value, type, hidden, phys_bits: number | "host" | None}.
+
+    Without a `cpu` line the type is Proxmox's default kvm64.
+    """
     options = properties(value or "", "cputype")
     bits = options.get("phys-bits")
     return {

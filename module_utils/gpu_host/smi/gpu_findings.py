@@ -50,8 +50,9 @@ def offending(
 
 
 def findings(devices: dict[str, Facts] | None, whole: bool) -> dict[str, Any]:
-    """Every computed list, by name; the same names always. Each entry has ``address``, ``index``, ``label`` and what is
-    named here.
+    """Every computed list, by name; the same names always.
+
+    Each entry has ``address``, ``index``, ``label`` and what is named here.
 
     - ``recovery_needed`` (`action`), ``ecc_errors`` (`uncorrectable`, …), ``ecc_change_pending`` (`current`,
       `pending`),
@@ -127,8 +128,10 @@ def _lowest(alive: list[Facts], name: str, whole: bool) -> Any:
 
 
 def _reported(alive: list[Facts], *names: str) -> bool | None:
-    """Whether a GPU shows a value, or an unreadable one, in one of `names`; False if all say N/A or the driver lacks
-    the field."""
+    """Whether a GPU shows a value, or an unreadable one, in one of `names`.
+
+    False if all say N/A or the driver lacks the field.
+    """
     if not alive:
         return None
     return any(facts[name] not in (None, NOT_APPLICABLE) for facts in alive for name in names)

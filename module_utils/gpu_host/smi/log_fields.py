@@ -234,8 +234,10 @@ def unreadable(gpu: Node, form: str) -> list[tuple[str, str]]:
 
 
 def _reasons(gpu: Node, xml: bool) -> list[str] | str | None:
-    """Names of the active clock event reasons as NVML spells them (``hw_slowdown``); None where the hardware's are not
-    readable."""
+    """Names of the active clock event reasons as NVML spells them (``hw_slowdown``).
+
+    None where the hardware's are not readable.
+    """
     for section in (
         ("clocks_event_reasons", "clocks_throttle_reasons")
         if xml
@@ -269,8 +271,9 @@ def _remapped_rows(gpu: Node, xml: bool) -> dict[str, Any] | str | None:
 
 
 def _ecc(node: Node | None) -> dict[str, Any] | None:
-    """``{correctable, uncorrectable}`` summed over the memories; ``"n/a"`` if no counter applies; None if one is
-    unknown.
+    """``{correctable, uncorrectable}`` summed over the memories; ``"n/a"`` if no counter applies.
+
+    None if one is unknown.
 
     Ampere and later count SRAM and DRAM; before that there were single bit and double bit totals.
     """
@@ -305,8 +308,10 @@ def _ecc_kind(node: Node, entry: Node) -> str | None:
 
 
 def _processes(gpu: Node, xml: bool) -> list[dict[str, Any]] | None:
-    """``{pid, type, name, memory_mib}`` of each; None if the list is not there. `type` is C, G, C+G or M as nvidia-smi
-    has it."""
+    """``{pid, type, name, memory_mib}`` of each; None if the list is not there.
+
+    `type` is C, G, C+G or M as nvidia-smi has it.
+    """
     section = gpu.find("processes")
     if section is None or (not section.children and section.value.strip().lower() not in ("", "none")):
         return None

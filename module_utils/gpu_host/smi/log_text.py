@@ -1,5 +1,7 @@
-"""``nvidia-smi -q`` as text: indented ``Key : value`` lines. The column of the colon differs by driver; nothing depends
-on it."""
+"""``nvidia-smi -q`` as text: indented ``Key : value`` lines.
+
+The column of the colon differs by driver; nothing depends on it.
+"""
 
 from __future__ import annotations
 

@@ -66,7 +66,10 @@ class Node:
 
 @dataclass
 class Log:
-    """`attached` is what the log itself says; `closed` whether it ended as a whole log does; `gpus` the whole blocks."""
+    """`attached` is what the log itself says; `closed` whether it ended as a whole log does.
+
+    `gpus` the whole blocks.
+    """
 
     form: str  # "xml" or "text"
     attached: int | None = None

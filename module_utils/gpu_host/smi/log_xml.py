@@ -44,8 +44,10 @@ def parse(data: bytes) -> Log | None:
 
 
 def order(data: bytes) -> list[str] | None:
-    """PCI addresses in the order of the blocks, at a fraction of the cost of ``parse``; None unless `data` is one whole
-    log."""
+    """PCI addresses in the order of the blocks, at a fraction of the cost of ``parse``.
+
+    None unless `data` is one whole log.
+    """
     attached, found = _ATTACHED.findall(data), [smi_values.address(where.decode()) for where in _BLOCK.findall(data)]
     if (
         len(_START.findall(data)) != 1

@@ -15,8 +15,9 @@ _LINES_LIMIT = 20_000
 
 
 def parse(data: bytes) -> dict[int, list[dict[str, Any]]] | None:
-    """GPU index -> ``[{link, speed_gb_s, active}]``; an empty list for a GPU without NVLink. None if `data` names no
-    GPU.
+    """GPU index -> ``[{link, speed_gb_s, active}]``; an empty list for a GPU without NVLink.
+
+    None if `data` names no GPU.
 
     `active` is None where the line is in no known spelling.
     """

@@ -1,5 +1,7 @@
-"""The table that plain ``nvidia-smi`` prints, for bundles that hold nothing better. Three lines a GPU; MIG rows are no
-GPUs."""
+"""The table that plain ``nvidia-smi`` prints, for bundles that hold nothing better.
+
+Three lines a GPU; MIG rows are no GPUs.
+"""
 
 from __future__ import annotations
 
@@ -109,7 +111,10 @@ def _amount(cell: str, unit: str) -> smi_values.Number:
 
 
 def _processes(table: Table, tail: str | None) -> None:
-    """Fill in the processes of each GPU; they stay unknown where the table has no such section, or only a part of it."""
+    """Fill in the processes of each GPU.
+
+    They stay unknown where the table has no such section, or only a part of it.
+    """
     if tail is None or not re.search(r"(?m)^\+-{20,}\+\s*$", tail):
         return
     by_index = {facts["index"]: facts for facts in table.devices.values()}

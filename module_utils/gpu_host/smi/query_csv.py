@@ -50,8 +50,9 @@ _BOOLEANS = {
 
 
 def rows(data: bytes, columns: Sequence[str] = ()) -> list[dict[str, str]]:
-    """Each line as a dictionary by column name. Without `columns` the first line that has more than one cell is the
-    header.
+    """Each line as a dictionary by column name.
+
+    Without `columns` the first line that has more than one cell is the header.
 
     A line with another number of cells than the header (cut off, a message in between) is left out.
     """

@@ -68,7 +68,10 @@ def word(text: str | None) -> str | None:
 
 
 def number(text: str | None, unit: str = "") -> Number:
-    """The number in ``97887 MiB`` if it has exactly `unit`; ``"n/a"``; None for anything else (``ERR!``, another unit)."""
+    """The number in ``97887 MiB`` if it has exactly `unit`; ``"n/a"``.
+
+    None for anything else (``ERR!``, another unit).
+    """
     bare = _bare(text)
     if bare.lower() in _NOT_APPLICABLE_WORDS:
         return NOT_APPLICABLE
