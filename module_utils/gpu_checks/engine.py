@@ -239,8 +239,10 @@ class _Judge:
         return [path for path in paths if self._lacks(path)]
 
     def _has_value(self, leaf: str) -> bool:
-        """Whether Ansible can most likely tell about the nulls of `leaf`: it asks about them, and they are not inside
-        another null."""
+        """Whether Ansible can most likely tell about the nulls of `leaf`.
+
+        It can where `leaf` asks about them and they are not inside another null.
+        """
         read = expressions.find_reads(leaf)
         if self._nulls(read.unguarded) or not all(
             isinstance(expressions.look_up_path(self._variables, path[:-1]), dict) for path in read.paths

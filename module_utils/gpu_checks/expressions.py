@@ -1,5 +1,6 @@
-"""What a condition reads, found in its text: so that a null fact makes a condition unknown, never true or false by
-accident.
+"""What a condition reads, found in its text.
+
+So a null fact makes a condition unknown, never true or false by accident.
 
 `host.a != 'x'` is true in Jinja when host.a is null. Here it is unknown, unless the condition itself asks about the
 null (`host.a is none`, `host.a is defined`, `host.a | default(…)`) or another part decides alone (`false and …`, `true

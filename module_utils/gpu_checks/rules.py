@@ -1,4 +1,4 @@
-"""What an item of checks/*.yml may hold: one table that names the faults of an item and writes the JSON Schema for editors.
+"""What an item of checks/*.yml may hold: one table that finds faults and writes the JSON Schema.
 
 `make docs` writes checks/check.schema.json from it.
 """

@@ -82,8 +82,10 @@ def summarise_verdict(results: list[dict[str, Any]], problems: Sequence[str] = (
 
 
 def shorten_result(result: dict[str, Any]) -> dict[str, Any]:
-    """`result`, cut to what there is to say where nothing is wrong: Ansible copies every value of a result for every
-    callback."""
+    """`result`, cut to what there is to say where nothing is wrong.
+
+    Ansible copies every value of a result for every callback.
+    """
     if result["status"] not in (PASS, SKIP):
         return result
     return {key: result[key] for key in ("id", "severity", "tags", "status", "reason")}

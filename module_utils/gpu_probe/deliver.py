@@ -1,5 +1,6 @@
-"""Does what one GPU writes really arrive in the other's memory? Fresh random bytes, a poisoned target, read back by its
-owner.
+"""Does what one GPU writes really arrive in the other's memory?
+
+Fresh random bytes, a poisoned target, read back by its owner.
 
 The owner's own context reads the target: a fault known from virtual machines (nccl#2335) puts a peer's writes into a
 private mirror, where the writer finds them again and the owner never sees them.

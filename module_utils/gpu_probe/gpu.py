@@ -245,8 +245,10 @@ class Gpu:
 
 
 class HostMemory:
-    """Page-locked host memory: fresh random bytes, a buffer to read back into, and flags for the control of the flag
-    round trip."""
+    """Page-locked host memory.
+
+    Fresh random bytes, a buffer to read back into, and flags for the control of the flag round trip.
+    """
 
     SLACK = MIB
 
@@ -263,7 +265,10 @@ class HostMemory:
         self._libc.memcmp.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
 
     def fresh(self) -> int:
-        """Address of `size` random bytes that begin at another place each time: no two transfers carry the same data."""
+        """Address of `size` random bytes that begin at another place each time.
+
+        So no two transfers carry the same data.
+        """
         return self.random + random.SystemRandom().randrange(0, self.SLACK)
 
     def same(self, one: int, other: int, size: int) -> bool:

@@ -1,4 +1,7 @@
-"""Many transfers at once: a switch or a host bridge can collapse only then (several sources writing across one switch)."""
+"""Many transfers at once: a switch or a host bridge can collapse only then.
+
+For example when several sources write across one switch.
+"""
 
 from __future__ import annotations
 
@@ -71,8 +74,10 @@ def _timed(flows: Sequence[Flow], turns: int) -> float:
 def make_rounds(
     gpus: Sequence[Gpu], wanted: Callable[[Gpu, Gpu], bool], one_by_one: bool = False
 ) -> list[list[tuple[Gpu, Gpu]]]:
-    """Unordered pairs in rounds of disjoint ones (the circle method of a tournament): n-1 rounds for n GPUs, n rounds
-    if odd."""
+    """Unordered pairs in rounds of disjoint ones (the circle method of a tournament).
+
+    That is n-1 rounds for n GPUs, n rounds if odd.
+    """
     seats: list[Gpu | None] = list(gpus)
     if len(seats) % 2:
         seats.append(None)

@@ -1,5 +1,6 @@
-"""Bandwidth and latency between GPUs, by events on the GPUs. Every figure is ``{median, min, max, iterations, size_mib
-| size_bytes, …}``.
+"""Bandwidth and latency between GPUs, by events on the GPUs.
+
+Every figure is ``{median, min, max, iterations, size_mib | size_bytes, …}``.
 
 Bandwidth is decimal GB/s, as NVIDIA's tools print it. An iteration is one sample: several transfers back to back
 between two events.

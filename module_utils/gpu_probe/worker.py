@@ -1,5 +1,6 @@
-"""The child process that holds the GPUs: runs the stages of the probe and says on standard output what it does and
-finds.
+"""The child process that holds the GPUs.
+
+It runs the stages of the probe and says on standard output what it does and finds.
 
 Standard input: one line of JSON with the options, then kept open; when it ends, the parent is gone and the child ends
 too. Standard output: JSON lines, of three kinds::

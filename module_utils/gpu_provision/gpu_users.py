@@ -34,7 +34,10 @@ UNITS_COMMAND = [
 
 
 def find_gpu_users(evidence: Evidence, patterns: list[str]) -> dict[str, Any]:
-    """What `processes` finds, the `units` that serve, and `text`: one line for a person, empty when the GPUs are free."""
+    """What `find_processes` finds, the `units` that serve, and `text`.
+
+    `text` is one line for a person, empty when the GPUs are free.
+    """
     found = find_processes()
     found["units"] = find_serving_units(evidence, patterns) if patterns else []
     found["text"] = describe_users(found["users"], found["units"])

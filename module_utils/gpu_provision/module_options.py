@@ -1,5 +1,6 @@
-"""Options of kernel modules: the drop-in file, what other files say of the same options, and what the running modules
-have.
+"""Options of kernel modules.
+
+The drop-in file, what other files say of the same options, and what the running modules have.
 
 Values are compared as the kernel reads them: Y is 1, 0x11 is 17, -1 is 4294967295, and a RegistryDwords string is its
 set of keys.

@@ -1,5 +1,6 @@
-"""Carries a plan out on a Proxmox host: through `qm` and `pct`, which check the values, and the file only for what they
-cannot do.
+"""Carries a plan out on a Proxmox host.
+
+By `qm` and `pct`, which check the values, and by the file only for what they cannot do.
 
 The configuration's digest goes with every change, so that one that another process changed meanwhile is left alone. A
 file is written beside its place, synced and renamed, under Proxmox's own lock.

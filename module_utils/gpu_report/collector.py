@@ -1,5 +1,6 @@
-"""Gathers what the hosts of one run gave into the one report that every writer takes. docs/report.schema.json is its
-form.
+"""Gathers what the hosts of one run gave into the one report that every writer takes.
+
+docs/report.schema.json is its form.
 
 A host is `ready` only where its checks ran and said so. Every other end (unreachable, a task before the checks failed,
 no result at all) leaves it `not_validated`, with the message of what ended it.

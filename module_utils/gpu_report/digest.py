@@ -18,8 +18,10 @@ _OF_A_FIGURE = ("median", "min", "max")
 
 
 def digest_facts(host: dict[str, Any]) -> dict[str, Any]:
-    """What is kept of `host` as the checks see it (subject.py): the part of gpu_facts, and ``probe`` where p2p_facts
-    ran."""
+    """What is kept of `host` as the checks see it (subject.py).
+
+    The part of gpu_facts, and ``probe`` where p2p_facts ran.
+    """
     probe = host.get("probe")
     return {**digest_host(host), **({"probe": digest_probe(probe)} if isinstance(probe, dict) else {})}
 
@@ -94,8 +96,10 @@ def _method(figure: dict[str, Any]) -> str:
 
 
 def _collective(found: dict[str, Any] | None) -> dict[str, Any]:
-    """The all-reduce: verdict, and of each arm its state and ``sizes {bytes: {latency_us, bus_bandwidth_gb_s,
-    wrong}}``."""
+    """The all-reduce: verdict, and of each arm its state and sizes.
+
+    Sizes are ``{bytes: {latency_us, bus_bandwidth_gb_s, wrong}}``.
+    """
     kept = _some(found, _OF_THE_COLLECTIVE)
     kept["arms"] = {
         name: {**_some(arm, ("state", "seconds", "detail", "torch", "nccl")), "sizes": (arm or {}).get("sizes") or {}}

@@ -1,5 +1,6 @@
-"""The report as GitHub-flavoured Markdown, to paste into a ticket: findings first, the tables of each host folded
-below.
+"""The report as GitHub-flavoured Markdown, to paste into a ticket.
+
+Findings come first, the tables of each host are folded below.
 
 Captured text is data: whatever could be markup, HTML, a mention or a link to another ticket is escaped, and a fence is
 longer than any run of backticks inside it. A ticket holds 65,536 characters at most (GitHub), so what does not fit is

@@ -1,5 +1,6 @@
-"""Everything that is known of pairs of GPUs, as square tables: the one model that every report draws its P2P tables
-from.
+"""Everything that is known of pairs of GPUs, as square tables.
+
+It is the one model that every report draws its P2P tables from.
 
 Rows are sources, columns are destinations. A cell says in words or figures what its `level` says in colour. Nothing is
 judged here: the levels follow the statuses of the driver, the verdicts of the probe and the limits in its facts.
@@ -91,8 +92,10 @@ def list_gpus(facts: dict[str, Any]) -> list[Gpu]:
 
 
 def build_matrices(facts: dict[str, Any]) -> list[Matrix]:
-    """The tables of one host (facts as report.json keeps them): granted and topology, and where the probe ran verdict,
-    bandwidth, latency."""
+    """The tables of one host (facts as report.json keeps them).
+
+    Granted and topology, and where the probe ran verdict, bandwidth, latency.
+    """
     gpus = list_gpus(facts)
     if len(gpus) < 2:
         return []
@@ -115,8 +118,10 @@ def build_matrices(facts: dict[str, Any]) -> list[Matrix]:
 
 
 def build_granted_matrix(facts: dict[str, Any], gpus: list[Gpu]) -> Matrix:
-    """What the driver grants: NV# or OK where reading and writing are, else the status (`read/write` where they
-    differ)."""
+    """What the driver grants, pair by pair.
+
+    NV# or OK where reading and writing are, else the status (`read/write` where they differ).
+    """
     return _square(
         "granted", "Granted by the driver", "", gpus, lambda a, b: _granted(facts, a, b), meanings=MEANINGS.items()
     )

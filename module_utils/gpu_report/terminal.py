@@ -213,8 +213,10 @@ class _Report:
             yield "", PLAIN
 
     def _pairs(self) -> Iterator[Line]:
-        """One table for all hosts with the same: of hosts that were probed or on which something about P2P failed, with
-        -v of all."""
+        """One table for all hosts with the same one.
+
+        Of hosts that were probed or on which something about P2P failed, with -v of all.
+        """
         tables: dict[tuple[str, ...], list[str]] = {}
         for name, host in self._hosts.items():
             probed = host["facts"].get("probe") is not None  # that it did not run, and why, is worth knowing too
