@@ -123,8 +123,7 @@ def _width_disagreements(devices: Facts | None, on_bus: Facts | None) -> list[Fa
 
 
 def _nvlinks(gpus: Facts, nvlink: Facts | None) -> Facts:
-    """A link is down if its GPU has fewer active ones than its like in this host has, or if an NVSwitch fabric leaves
-    one inactive.
+    """A link is down if its GPU has fewer active ones than its like in this host, or an NVSwitch fabric lacks one.
 
     On PCI Express cards inactive links are normal: a bridge uses some of them, and without a bridge there are none.
     """

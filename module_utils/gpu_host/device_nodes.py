@@ -82,8 +82,10 @@ def gpu_minors(evidence: Evidence, errors: Errors) -> dict[str, int | None] | No
 
 
 def read_information(evidence: Evidence, errors: Errors, address: str) -> dict[str, str]:
-    """Fields of /proc/driver/nvidia/gpus/ADDRESS/information: Model, GPU UUID, Device Minor, GPU Firmware, GPU
-    Excluded, …"""
+    """Fields of /proc/driver/nvidia/gpus/ADDRESS/information.
+
+    Model, GPU UUID, Device Minor, GPU Firmware, GPU Excluded, …
+    """
     reading = evidence.read("%s/%s/information" % (GPUS, address))
     errors.unanswered(reading)
     pairs = (line.partition(":") for line in reading.text.splitlines())

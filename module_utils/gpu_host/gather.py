@@ -1,5 +1,4 @@
-"""All facts of one host: runs the reader of every chosen subject, isolates their failures, joins what needs two of
-them."""
+"""All facts of one host: runs the chosen readers, isolates their failures, joins what needs two of them."""
 
 from __future__ import annotations
 
@@ -47,8 +46,9 @@ SUBJECTS: dict[str, Any] = {
 
 
 def choose_subjects(subset: Sequence[str]) -> list[str]:
-    """Subjects for a `gather_subset` such as ['all'], ['gpus', 'p2p'] or ['all', '!kernel_log'], in the order of
-    SUBJECTS.
+    """Subjects for a `gather_subset`, in the order of SUBJECTS.
+
+    Such as ['all'], ['gpus', 'p2p'] or ['all', '!kernel_log'].
 
     ValueError names an unknown subject and the known ones.
     """
@@ -65,8 +65,10 @@ def choose_subjects(subset: Sequence[str]) -> list[str]:
 
 
 def gather(evidence: Evidence, subset: Sequence[str] = ("all",)) -> dict[str, Any]:
-    """Facts of one host as one dictionary: a key for each subject (None if not gathered), `joined`, `errors`,
-    `evidence`."""
+    """Facts of one host as one dictionary.
+
+    A key for each subject (None if not gathered), `joined`, `errors`, `evidence`.
+    """
     began = time.monotonic()
     facts: dict[str, Any] = dict.fromkeys(SUBJECTS)
     entries: list[dict[str, Any]] = []

@@ -53,8 +53,10 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
 
 
 def recognise_boot_loader(values: dict[str, Any] | None, configured: list[dict[str, Any]] | None) -> str | None:
-    """Which loader started this kernel: GRUB passes BOOT_IMAGE=, systemd-boot starts it as an EFI program with
-    initrd=\\EFI\\…"""
+    """Which loader started this kernel.
+
+    GRUB passes BOOT_IMAGE=, systemd-boot starts it as an EFI program with initrd=\\EFI\\…
+    """
     if values is None:
         return None
     if "BOOT_IMAGE" in values:

@@ -38,9 +38,9 @@ _STATIC = frozenset(
 
 
 def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
-    """A dictionary for each of `nvidia`, `nvidia_uvm`, `nvidia_modeset`, `nvidia_drm`, `nvidia_peermem`, `nouveau`,
-    `vfio_pci`, and what needs
-    several of them.
+    """A dictionary for each module, and what needs several of them.
+
+    The modules are `nvidia`, `nvidia_uvm`, `nvidia_modeset`, `nvidia_drm`, `nvidia_peermem`, `nouveau`, `vfio_pci`.
 
     Per module: `loaded` (None if unknown), `references` (None where the kernel does not count), `used_by` (modules),
     `options` (name -> {live, configured, source, cmdline, pending}: the running value, the value of the files and where

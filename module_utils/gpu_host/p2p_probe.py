@@ -280,8 +280,10 @@ def _why_not(result: dict[str, Any]) -> str:
 
 
 def _cuda(raw: dict[str, Any]) -> dict[str, Any]:
-    """``{initialised, result_code, result_name, hung, library, library_error, seconds, driver_version, causes,
-    detail}``."""
+    """Whether CUDA initialises, and why not.
+
+    ``{initialised, result_code, result_name, hung, library, library_error, seconds, driver_version, causes, detail}``.
+    """
     found = raw.get("cuda") or {}
     event = next(
         (event for event in raw.get("events") or () if event["stage"] in ("start", "load libcuda.so.1", "cuInit")), None

@@ -1,5 +1,6 @@
-"""Where this system runs: on the metal, in a virtual machine (which, with which chipset and CPU), in an LXC or another
-container.
+"""Where this system runs: bare metal, a virtual machine, LXC or another container.
+
+Of a virtual machine also which one, with which chipset and CPU.
 
 The remedy for a fault lies on the machine that owns it, so nearly every check asks for the placement first.
 """
@@ -285,8 +286,10 @@ def _looks_like_qemu(dmi: dict[str, str | None], bridge: str | None) -> bool:
 
 
 def _signature_of_qemu(hypervisor: str | None, dmi: dict[str, str | None]) -> str:
-    """QEMU without KVM has a CPUID signature that lscpu does not know. systemd-detect-virt says "qemu" for it, and for
-    DMI's words."""
+    """QEMU without KVM has a CPUID signature that lscpu does not know.
+
+    systemd-detect-virt says "qemu" for it, and for DMI's words.
+    """
     return (
         "qemu"
         if hypervisor == "qemu" and dmi["sys_vendor"] and not any("QEMU" in (text or "") for text in dmi.values())

@@ -1,5 +1,7 @@
-"""All facts of the inference server of a host: what was started, what it says, what it answers, and what that adds up
-to."""
+"""All facts of the inference server of a host.
+
+What was started, what it says, what it answers, and what that adds up to.
+"""
 
 from __future__ import annotations
 
@@ -334,8 +336,11 @@ def _generate(evidence: Evidence, params: dict[str, Any], facts: dict[str, Any],
 
 
 def _whether_to_ask(params: dict[str, Any], facts: dict[str, Any]) -> tuple[bool | None, str | None]:
-    """(False with the reason where there is nothing to ask, or it is not wanted; None with the reason where it cannot
-    be; True, None)."""
+    """Whether the server is asked for an answer, and why not.
+
+    (False with the reason where there is nothing to ask, or it is not wanted; None with the reason where it cannot be;
+    True, None).
+    """
     wanted = params.get("generate") or "idle"
     if wanted == "never":
         return False, "not asked for"
@@ -358,8 +363,10 @@ def _whether_to_ask(params: dict[str, Any], facts: dict[str, Any]) -> tuple[bool
 
 
 def _host_side(evidence: Evidence, params: dict[str, Any], facts: dict[str, Any], errors: Errors) -> None:
-    """What of the host bears on the server: NCCL's settings against the topology, caches, versions, what the inventory
-    means."""
+    """What of the host bears on the server.
+
+    NCCL's settings against the topology, caches, versions, what the inventory means.
+    """
     process, environment = facts["process"], facts["environment"]
     home = (environment or {}).get("HOME")
     facts["differences"] = None

@@ -75,8 +75,10 @@ def find_locks(evidence: Evidence, home: str | None) -> list[dict[str, Any]] | N
 
 
 def find_p2p_caches(evidence: Evidence, home: str | None) -> list[dict[str, Any]]:
-    """``[{path, modified, denied_pairs, allowed_pairs}]``: what the engine noted of peer access when it first asked,
-    and believes since."""
+    """What the engine noted of peer access when it first asked, and believes since.
+
+    ``[{path, modified, denied_pairs, allowed_pairs}]``.
+    """
     found = []
     for directory in [home.rstrip("/") + tail for tail in P2P_CACHES] if home else []:
         for name, entry in evidence.list(directory).entries.items():

@@ -1,5 +1,7 @@
-"""Is a model that is given as a path there, and can the server's user read it? Its own message for that is about names
-on a hub."""
+"""Is a model that is given as a path there, and can the server's user read it?
+
+The engine's own message for that is about names on a hub.
+"""
 
 from __future__ import annotations
 

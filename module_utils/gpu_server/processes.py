@@ -1,5 +1,7 @@
-"""The processes of an inference server, from /proc: the one that was started, its ranks, the compilers that it runs,
-its environment."""
+"""The processes of an inference server, from /proc.
+
+The one that was started, its ranks, the compilers that it runs, its environment.
+"""
 
 from __future__ import annotations
 
@@ -79,8 +81,10 @@ def read_boot_time(evidence: Evidence) -> float:
 
 
 def _process(pid: int, stat: str, boot: float) -> Process | None:
-    """From the text of /proc/PID/stat, proc_pid_stat(5): the name in parentheses may hold anything, so fields count
-    from the last one."""
+    """A process from the text of /proc/PID/stat, proc_pid_stat(5).
+
+    The name in parentheses may hold anything, so fields count from the last one.
+    """
     before, found, after = stat.rpartition(")")
     fields = after.split()
     if not found or len(fields) < 20:

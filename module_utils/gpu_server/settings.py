@@ -1,5 +1,7 @@
-"""The settings of the process against those that the inventory means: a difference is a restart that is pending, or
-never happened."""
+"""The settings of the process against those that the inventory means.
+
+A difference is a restart that is pending, or never happened.
+"""
 
 from __future__ import annotations
 

@@ -39,9 +39,10 @@ def find_units(evidence: Evidence) -> list[str]:
 
 
 def read_unit(evidence: Evidence, name: str, errors: Errors) -> dict[str, Any] | None:
-    """``{name, loaded, active, sub, result, exit_status, restarts, invocation, needs_reload, file, enabled, output,
-    main_pid, user,
-    started_after_boot_s}``.
+    """What systemd says of the unit.
+
+    ``{name, loaded, active, sub, result, exit_status, restarts, invocation, needs_reload, file, enabled, output,
+    main_pid, user, started_after_boot_s}``.
 
     None where systemd cannot be asked.
     """

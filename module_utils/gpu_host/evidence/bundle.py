@@ -230,8 +230,10 @@ def dump_bundle(manifest: dict[str, Any], records: Iterable[dict[str, Any]]) -> 
 
 
 def join_bundles(texts: Iterable[str]) -> tuple[str, int]:
-    """One bundle of several of the same host, and how many records it holds: the manifest of the first, and every
-    answer once. BundleError for a text that is no bundle."""
+    """One bundle of several of the same host, and how many records it holds.
+
+    It has the manifest of the first, and every answer once. BundleError for a text that is no bundle.
+    """
     records = _Records()
     manifest: dict[str, Any] = {}
     for text in texts:

@@ -1,4 +1,4 @@
-"""What every facts module does around its readers: keep the evidence where a bundle is asked for, and answer Ansible."""
+"""What every facts module does around its readers: record the evidence where asked, and answer Ansible."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ ARGUMENTS: dict[str, dict[str, Any]] = {"bundle": {"type": "path"}, "capture": {
 def build_result(
     tool: str, key: str, evidence: Evidence, params: Params, gather: Callable[[Evidence], Any]
 ) -> dict[str, Any]:
-    """The module's result: what `gather` reads from `evidence` under `key`, and with ``capture`` the bundle that `tool`
-    wrote.
+    """The module's result: what `gather` reads from `evidence`, under `key`.
+
+    With ``capture`` it holds the bundle that `tool` wrote, too.
 
     `gather` is given a recorder in the place of the evidence; nothing that it reads otherwise is in the bundle.
     """

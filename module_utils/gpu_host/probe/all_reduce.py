@@ -53,8 +53,10 @@ def find_python(named: str | None) -> tuple[str | None, str]:
 
 
 def make_command(named_python: str | None, environment: dict[str, str]) -> Any:
-    """What `ProbeEvidence.commands` runs for COLLECTIVE_COMMAND: a function that returns `run`'s result, or
-    ``{"reason": why not}``."""
+    """What `ProbeEvidence.commands` runs for COLLECTIVE_COMMAND.
+
+    A function that returns `run_all_reduce`'s result, or ``{"reason": why not}``.
+    """
 
     def measure() -> dict[str, Any]:
         python, reason = find_python(named_python)
@@ -76,8 +78,9 @@ def run_all_reduce(python: str, gpus: int, environment: dict[str, str], sizes: S
 
 
 def summarise_all_reduce(raw: dict[str, Any] | None, reason: str | None) -> dict[str, Any]:
-    """``{ran, reason, verdict, explanation, python, gpus, arms, wrong, pairs_without_p2p}`` from what `run` returned,
-    or why there is nothing.
+    """What `run_all_reduce` returned, as facts, or why there is nothing.
+
+    ``{ran, reason, verdict, explanation, python, gpus, arms, wrong, pairs_without_p2p}``.
 
     verdict: ok | wrong_values | hangs | fails (each with P2P as configured and not without it) | inconclusive (the
     control fails too) | None.
@@ -211,8 +214,11 @@ class _Arm:
         return gone
 
     def _result(self, directory: str, failed: bool) -> dict[str, Any]:
-        """``{torch, nccl, sizes: {bytes: {wrong, first_wrong, latency_us, bus_bandwidth_gb_s, iterations}}, transports,
-        errors}``."""
+        """What one arm measured.
+
+        ``{torch, nccl, sizes: {bytes: {wrong, first_wrong, latency_us, bus_bandwidth_gb_s, iterations}}, transports,
+        errors}``.
+        """
         ranks: dict[int, str] = {}
         result: dict[str, Any] = {"torch": None, "nccl": None, "sizes": {}}
         for rank in range(self._gpus):

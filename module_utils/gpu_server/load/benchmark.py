@@ -87,8 +87,10 @@ def choose_baseline(
 def find_shortfalls(
     cells: list[dict[str, Any]], targets: dict[str, Any], before: dict[str, Any] | None
 ) -> list[dict[str, str]]:
-    """``[{severity, text}]``: loads without figures, failed requests, targets that are missed, cells that are slower
-    than the run before."""
+    """What of the figures is not as it should be, as ``[{severity, text}]``.
+
+    Loads without figures, failed requests, targets that are missed, cells that are slower than the run before.
+    """
     found = []
     for cell in cells:
         if cell["seconds"] is None:

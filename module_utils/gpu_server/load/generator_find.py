@@ -133,8 +133,10 @@ def _lacking(tokenizer: str, settings: Mapping[str, str]) -> str | None:
 def _starts(
     generator: Generator, named: str | None, server: Mapping[str, Any], directory: str
 ) -> tuple[list[list[str]], str | None, int | None]:
-    """Command lines that may start it, its version, and as whom: the server's Python runs as the server's user, never
-    as root for it."""
+    """Command lines that may start it, its version, and as whom.
+
+    The server's Python runs as the server's user, never as root for it.
+    """
     program = named if named and os.path.basename(named) == generator.program else None
     if generator.program and not named:
         program = shutil.which(generator.program)
@@ -190,8 +192,11 @@ def _python_of_server(server: Mapping[str, Any]) -> tuple[str | None, int | None
 
 
 def make_environment(server: Mapping[str, Any], user: int | None, directory: str) -> dict[str, str]:
-    """For a generator: the hub's cache of the server, since the tokenizer is there, but nothing fetched and nothing
-    written outside `directory`."""
+    """The environment of a generator.
+
+    It has the hub's cache of the server, since the tokenizer is there; nothing is fetched or written outside
+    `directory`.
+    """
     theirs: Mapping[str, str] = server.get("environment") or {}
     home = theirs.get("HOME") or os.environ.get("HOME") or "/root"
     cache = theirs.get("HF_HOME") or os.path.join(

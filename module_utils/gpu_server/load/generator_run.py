@@ -1,5 +1,6 @@
-"""Runs one load to its end, detached from whoever asked: the generator, the samples of the GPUs beside it, a file that
-says how far it is.
+"""Runs one load to its end, detached from whoever asked.
+
+The generator, the samples of the GPUs beside it, a file that says how far it is.
 
 A load takes minutes, and a connection that is silent that long may be cut. So the module returns at once with the name
 of a directory, and whoever asked looks into it: `progress` and, at the end, `result.json`. Each look renews `alive`;

@@ -167,8 +167,11 @@ class Load:
 
 
 def summarise_requests(done: list[dict[str, Any]], requests: int, seconds: float) -> dict[str, Any]:
-    """``{completed, failed, seconds, output_tokens_per_s, total_tokens_per_s, per_stream_tokens_per_s, first_token_s,
-    token_gap_ms, problems}``."""
+    """The figures of one load.
+
+    ``{completed, failed, seconds, output_tokens_per_s, total_tokens_per_s, per_stream_tokens_per_s, first_token_s,
+    token_gap_ms, problems}``.
+    """
     good = [one for one in done if one["ok"]]
     output, prompt = sum(one["output"] for one in good), sum(one["prompt"] for one in good)
     timed = [one for one in good if one["first_s"] and one["output"] > 1 and one["total_s"] > one["first_s"]]

@@ -19,8 +19,10 @@ Parser = Callable[["dict[str, Any]", Job], "dict[str, Any]"]
 
 
 def parse_serving(found: dict[str, Any], job: Job) -> dict[str, Any]:
-    """SGLang's and vLLM's result, which have one ancestor: totals, times in milliseconds and, with details, lists over
-    the requests."""
+    """SGLang's and vLLM's result, which have one ancestor.
+
+    Totals, times in milliseconds and, with details, lists over the requests.
+    """
     completed = _count(found.get("completed"))
     if completed is None or _number(found.get("duration")) is None:
         raise ValueError("it holds no `completed` and `duration`")
@@ -154,8 +156,10 @@ def _short(text: str) -> str:
 
 
 def _number(value: Any) -> float | None:
-    """A figure that can be one: not NaN, which a generator divides to when nothing was completed, not negative, not a
-    truth value."""
+    """A figure that can be one, else None.
+
+    Not NaN, which a generator divides to when nothing was completed, not negative, not a truth value.
+    """
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
     try:

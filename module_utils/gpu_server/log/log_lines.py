@@ -1,5 +1,7 @@
-"""Lines of a server's log: split where a terminal would (progress bars use carriage returns), their time, and nothing
-unbounded."""
+"""Lines of a server's log, their time, and nothing unbounded.
+
+They are split where a terminal would: progress bars use carriage returns.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""What a server's log says about its last start and its work: phases, progress, decode statistics, faults, NCCL's
-transport."""
+"""What a server's log says about its last start and its work.
+
+Phases, progress, decode statistics, faults, NCCL's transport.
+"""
 
 from __future__ import annotations
 
@@ -36,10 +38,10 @@ _GENERATION = re.compile(r"/generate$|/completions$|/responses$|/messages$")
 def read_log(
     text: str, now: float, utc_offset_s: int = 0, engine: Engine | None = None, since: float | None = None
 ) -> dict[str, Any]:
-    """``{engine, lines, ends_with_request, started_line,
-    phase, phases, progress, ready, ready_at, last_line, last_line_at, decode, faults, fatal, nccl,
-    requests, kv_tokens, context_length}`` of the last start in `text`; the same keys always, None for what the log does
-    not say.
+    """The facts of the last start in `text`; the same keys always, None for what the log does not say.
+
+    ``{engine, lines, ends_with_request, started_line, phase, phases, progress, ready, ready_at, last_line,
+    last_line_at, decode, faults, fatal, nccl, requests, kv_tokens, context_length}``.
 
     `phases`: ``[{name, at, seconds, line}]`` in the order in which they were reached; `seconds` None for the last one.
     With `since` (when the process started) nothing that an earlier process wrote counts, even if the new one ended

@@ -1,5 +1,7 @@
-"""Where a server's log is, and the part of it that matters: from the last start to now, across a rotation, in bounded
-size."""
+"""Where a server's log is, and the part of it that matters.
+
+From the last start to now, across a rotation, in bounded size.
+"""
 
 from __future__ import annotations
 
