@@ -153,8 +153,10 @@ def judge(
 
 
 class OneByOne(TemplarEvaluator):
-    """Asks every condition by itself: with what is compiled kept, that is faster than lists of which each host has
-    another."""
+    """Asks every condition by itself.
+
+    With what is compiled kept, that is faster than lists of which each host has another.
+    """
 
     def conditions(self, expressions: Sequence[Any]) -> list[Any]:
         return [self.condition(expression) for expression in expressions]

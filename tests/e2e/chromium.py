@@ -153,8 +153,10 @@ class Browser:
         ]
 
     def complaints(self) -> list[str]:
-        """Console messages, uncaught exceptions, and what the browser logged (blocked by the policy, failed to load,
-        …)."""
+        """Console messages, uncaught exceptions, and what the browser logged.
+
+        The browser logs what is blocked by the policy or failed to load.
+        """
         found = []
         for event in self.events:
             parameters = event.get("params", {})

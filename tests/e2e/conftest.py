@@ -21,8 +21,10 @@ HOSTS = ROOT / "tests" / "fixtures" / "hosts"
 
 @dataclass
 class Finished:
-    """One run of a playbook: exit status, what stood on the terminal (one space for every break), the events, and the
-    reports."""
+    """One run of a playbook.
+
+    Exit status, what stood on the terminal (one space for every break), the events, and the reports.
+    """
 
     rc: int
     status: str
@@ -116,8 +118,10 @@ def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixtur
 
 @pytest.fixture
 def command(tmp_path: Path) -> Any:
-    """`command("-i", "gpu1,")` is ansible-playbook validate.yml itself, for what ansible-runner does otherwise: its own
-    display."""
+    """`command("-i", "gpu1,")` is ansible-playbook validate.yml itself.
+
+    For what ansible-runner does otherwise: its own display.
+    """
 
     def run(*arguments: str) -> Finished:
         reports = tmp_path / "reports"

@@ -42,8 +42,10 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def ansible(tmp_path: Path, packages: Path) -> Iterator[Ansible]:
-    """`ansible("provision.yml", "e2e-a=bookworm", …, arguments=[…], **variables)`: boots what is named and not there
-    yet, runs, returns."""
+    """`ansible("provision.yml", "e2e-a=bookworm", …, arguments=[…], **variables)`.
+
+    It boots what is named and not there yet, runs, returns.
+    """
     names: list[str] = []
     inventory = tmp_path / "hosts.yml"
 

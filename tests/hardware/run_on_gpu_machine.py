@@ -264,8 +264,10 @@ def properties(machine: Machine) -> Any:
 
 
 def busy(machine: Machine) -> Any:
-    """Beside a process that holds all but 2.5 GB of every GPU: skipped by default, measured when forced, and the
-    process unharmed."""
+    """Beside a process that holds all but 2.5 GB of every GPU.
+
+    Skipped by default, measured when forced, and the process unharmed.
+    """
     python = all_reduce.find_python(None)[0]
     if python is None:
         return "no PyTorch"

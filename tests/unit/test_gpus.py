@@ -18,8 +18,14 @@ from smi_host import block, evidence, gathered, xml
 XML, TEXT, TABLE, INDEX = gpus.XML, gpus.TEXT, gpus.TABLE, gpus.INDEX
 WHERE = "0000:01:00.0"
 # Elements of a block that is not well.
-TWO_MEMORIES = "<volatile><sram_uncorrectable_parity>1</sram_uncorrectable_parity><dram_uncorrectable>2</dram_uncorrectable></volatile>"
-REPAIR_DUE = "<volatile><dram_uncorrectable>0</dram_uncorrectable></volatile><channel_repair_pending>Yes</channel_repair_pending>"
+TWO_MEMORIES = (
+    "<volatile><sram_uncorrectable_parity>1</sram_uncorrectable_parity>"
+    "<dram_uncorrectable>2</dram_uncorrectable></volatile>"
+)
+REPAIR_DUE = (
+    "<volatile><dram_uncorrectable>0</dram_uncorrectable></volatile>"
+    "<channel_repair_pending>Yes</channel_repair_pending>"
+)
 ECC_GOES_OFF = "<current_ecc>Enabled</current_ecc><pending_ecc>Disabled</pending_ecc>"
 ROW_WAITS = "<remapped_row_pending>Yes</remapped_row_pending><remapped_row_failure>No</remapped_row_failure>"
 BRAKE = "<clocks_event_reason_hw_power_brake_slowdown>Active</clocks_event_reason_hw_power_brake_slowdown>"

@@ -1,5 +1,7 @@
-"""The rooms of module_utils/ and the direction of imports between them (see CONTRIBUTING.md, "The way through the
-house")."""
+"""The rooms of module_utils/ and the direction of imports between them.
+
+See CONTRIBUTING.md, "The way through the house".
+"""
 
 from __future__ import annotations
 

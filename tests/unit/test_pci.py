@@ -273,8 +273,10 @@ def test_the_path_below_a_domain_of_its_own_begins_at_the_last_root() -> None:
 
 
 def recorded_as_gpus(name: str, which: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """A guest that QEMU ran, its `which` devices taken for GPUs: sysfs as recorded, configuration space from lspci's
-    dump."""
+    """A guest that QEMU ran, its `which` devices taken for GPUs.
+
+    Sysfs as recorded, configuration space from lspci's dump.
+    """
     tree = Tree()
     dump = gzip.decompress((RECORDINGS / (name + "-lspci-vvvxxxx.txt.gz")).read_bytes()).decode()
     spaces: dict[str, bytes] = {}

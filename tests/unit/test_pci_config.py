@@ -108,8 +108,10 @@ def test_lists_that_run_in_a_circle_end() -> None:
 
 
 def test_resizable_bar() -> None:
-    """A card with 256 MiB now and 32 GiB at most, and one with 512 TiB as the largest size (upper half of the control
-    register)."""
+    """A card with 256 MiB now and 32 GiB at most, and one with 512 TiB as the largest size.
+
+    The latter stands in the upper half of the control register.
+    """
     data = bytearray(pci_tree.config())
     struct.pack_into("<I", data, 0x100, 0x15 | 1 << 16)
     struct.pack_into("<II", data, 0x104, 0x0000FC00 << 4 | 0x10, 1 | 1 << 5 | 8 << 8)

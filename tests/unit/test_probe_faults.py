@@ -1,5 +1,7 @@
-"""The real worker on a stand-in for libcuda: every way in which CUDA or a pair of GPUs can fail is a fact, in bounded
-time."""
+"""The real worker on a stand-in for libcuda.
+
+Every way in which CUDA or a pair of GPUs can fail is a fact, in bounded time.
+"""
 
 from __future__ import annotations
 

@@ -219,7 +219,8 @@ RANK = """
 import json, os, sys, time
 rank, how = int(os.environ["RANK"]), os.environ["HOW"]
 print("a library says hello")
-print(json.dumps({"rank": rank, "torch": "2", "nccl": "2.28.9", "pci_address": "0000:0%d:00.0" % (rank + 1)}), flush=True)
+address = "0000:0%d:00.0" % (rank + 1)
+print(json.dumps({"rank": rank, "torch": "2", "nccl": "2.28.9", "pci_address": address}), flush=True)
 path = os.environ["NCCL_DEBUG_FILE"].replace("%p", str(os.getpid()))
 open(path, "w").write("x NCCL INFO Channel 00/0 : %d[0] -> %d[1] via P2P/CUMEM\\nx NCCL WARN odd\\n" % (rank, 1 - rank))
 if how == "hang" and rank and "NCCL_P2P_DISABLE" not in os.environ:
@@ -227,7 +228,8 @@ if how == "hang" and rank and "NCCL_P2P_DISABLE" not in os.environ:
 if how == "fail" and rank:
     sys.exit("RuntimeError: NCCL error")
 for size in os.environ["PROBE_SIZES"].split(","):
-    print(json.dumps({"size_bytes": int(size), "wrong": 0, "first_wrong": None, "seconds": [1e-5] * 5, "rounds": 4}), flush=True)
+    figures = {"size_bytes": int(size), "wrong": 0, "first_wrong": None, "seconds": [1e-5] * 5, "rounds": 4}
+    print(json.dumps(figures), flush=True)
 """
 
 

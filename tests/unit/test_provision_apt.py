@@ -226,7 +226,7 @@ class FakeApt:
 
 def planner(apt: FakeApt, monkeypatch: pytest.MonkeyPatch, **options: Any) -> apt_planning.Planner:
     own = {"key": "debian12", "label": "Debian 12", "codename": "bookworm", "architecture": "x86_64", "kernel": "6.1.0"}
-    monkeypatch.setattr(apt_planning, "system", lambda **_ignored: own)
+    monkeypatch.setattr(apt_planning, "read_system", lambda **_ignored: own)
     defaults: dict[str, Any] = {
         "systems": SYSTEMS, "source": "none", "repository": {}, "package_set": "", "packages": [], "headers": False,
         "version": "",

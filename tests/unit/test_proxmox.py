@@ -1,5 +1,7 @@
-"""A whole Proxmox host: cards and their owners, guests resolved against them, what makes the nodes, and a guest's view
-of it."""
+"""A whole Proxmox host.
+
+Cards and their owners, guests resolved against them, what makes the nodes, and a guest's view of it.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""The module that gives guests their GPUs, against stand-ins for qm, pct and lxc-info that behave as Proxmox documents
-them."""
+"""The module that gives guests their GPUs.
+
+It runs against stand-ins for qm, pct and lxc-info that behave as Proxmox documents them.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""One container: device nodes by devN lines and by hand-written rules, and the numbers of today against those of the
-rules."""
+"""One container: device nodes by devN lines and by hand-written rules.
+
+The numbers of today are compared with those of the rules.
+"""
 
 from __future__ import annotations
 

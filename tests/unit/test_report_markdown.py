@@ -1,5 +1,7 @@
-"""The Markdown report, read by a CommonMark parser with GitHub's tables: what was captured is text there, and it fits
-into a ticket."""
+"""The Markdown report, read by a CommonMark parser with GitHub's tables.
+
+What was captured is text there, and it fits into a ticket.
+"""
 
 from __future__ import annotations
 

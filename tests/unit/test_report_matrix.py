@@ -1,5 +1,7 @@
-"""The P2P tables: what the driver says and what the probe measured, as one model and as text for terminals of any
-width."""
+"""The P2P tables: what the driver says and what the probe measured.
+
+As one model and as text for terminals of any width.
+"""
 
 from __future__ import annotations
 

@@ -173,8 +173,10 @@ def test_fields_that_a_server_refuses_are_left_out() -> None:
 
 
 def test_the_playbook_measures_compares_and_keeps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """benchmark.yml on this machine: the first run becomes the baseline, a target that is out of reach fails the
-    second."""
+    """benchmark.yml on this machine.
+
+    The first run becomes the baseline, a target that is out of reach fails the second.
+    """
     loads = [{"concurrency": 1, "requests": 2, "prompt_tokens": 16, "output_tokens": 16}]
     with running(tmp_path, "healthy", speed=60, HF_HOME=str(hub(tmp_path / "huggingface"))) as server:
         server.listens()

@@ -1,5 +1,7 @@
-"""A recorded server, damaged at random: the facts keep their keys, nothing is raised, and what cannot be seen is never
-called ready."""
+"""A recorded server, damaged at random.
+
+The facts keep their keys, nothing is raised, and what cannot be seen is never called ready.
+"""
 
 from __future__ import annotations
 

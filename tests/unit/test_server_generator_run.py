@@ -1,5 +1,7 @@
-"""A load generator as a process: what it measured, and what is said where it dies, hangs, writes rubbish, or nobody
-looks any more."""
+"""A load generator as a process.
+
+What it measured, and what is said where it dies, hangs, writes rubbish, or nobody looks any more.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""Which part of which log is read: the unit's journal, the file that a process writes to, across rotations, in bounded
-size."""
+"""Which part of which log is read.
+
+The unit's journal, the file that a process writes to, across rotations, in bounded size.
+"""
 
 from __future__ import annotations
 
@@ -111,7 +113,10 @@ def test_a_journal_that_may_not_be_read_is_said() -> None:
 
 
 def test_the_path_of_an_appended_log_is_taken_from_the_units_files() -> None:
-    shown = "Id=sglang.service\nLoadState=loaded\nStandardOutput=append\nStandardError=append\nFragmentPath=/a.service\nDropInPaths=/b.conf\n"
+    shown = (
+        "Id=sglang.service\nLoadState=loaded\nStandardOutput=append\nStandardError=append\nFragmentPath=/a.service\n"
+        "DropInPaths=/b.conf\n"
+    )
     records = [
         {"run": list(units.show_command("sglang.service")), "status": "ok", "rc": 0, "stdout": shown},
         {"read": "/a.service", "status": "ok", "text": "[Service]\nStandardOutput=append:/var/log/a.log\n"},

@@ -1,5 +1,7 @@
-"""Parts of the server facts: what the API answers, NCCL's settings on a topology, arguments against --help,
-differences, requests."""
+"""Parts of the server facts.
+
+What the API answers, NCCL's settings on a topology, arguments against --help, differences, requests.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The stand-in engine in every state that a start can take: what the wait says of it, and that it says so by evidence."""
+"""The stand-in engine in every state that a start can take.
+
+What the wait says of it, and that it says so by evidence.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""Cuts and damage at random: nothing raises, nothing that is not OK becomes granted, nothing that is not whole is
-complete."""
+"""Cuts and damage at random.
+
+Nothing raises, nothing that is not OK becomes granted, nothing that is not whole is complete.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""PCI functions with NVIDIA's identifiers in a QEMU guest, so that the readers under test need no exception for the
-test.
+"""PCI functions with NVIDIA's identifiers in a QEMU guest.
+
+So the readers under test need no exception for the test.
 
 QEMU has no NVIDIA device, and none of its devices takes another maker's identifiers (its `x-pci-proxy-dev`, which would
 forward configuration space to us, crashes QEMU 7.2 in one of six boots). So the test starts QEMU stopped, finds the
