@@ -5,7 +5,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: apt_plan
-short_description: Say what adding a package source and installing packages would do, and refuse before anything is changed
+short_description: Say what adding a package source and installing packages would do, and refuse beforehand
 description:
   - Downloads the key of the source and compares its fingerprint, lets apt fetch and verify the source in a scratch
     directory, and lets apt work out the installation there. Nothing of the host is changed, in check mode or not.
@@ -16,7 +16,7 @@ description:
   - Names who uses the GPUs, so that the caller can stop before it disturbs them.
 options:
   systems:
-    description: Table by system (V(debian12), V(ubuntu2404), V(pve9), V(rhel10)) of its repository and its package sets.
+    description: Table by system (V(debian12), V(ubuntu2404), V(pve9), V(rhel10)) of repository and package sets.
     type: dict
     required: true
   source:
@@ -25,7 +25,7 @@ options:
     choices: [nvidia, distribution, none]
     default: nvidia
   repository:
-    description: Overrides for the repository of the table, with the keys uris, suites, components, key_url, fingerprints.
+    description: Overrides for the repository of the table; keys are uris, suites, components, key_url, fingerprints.
     type: dict
     default: {}
   package_set:
@@ -84,7 +84,7 @@ options:
     type: bool
     default: false
   cuda_versions:
-    description: CUDA toolkits to install, such as V(12.8); each adds its package and is compared with O(driver_version).
+    description: CUDA toolkits to install, such as V(12.8); each adds its package and is compared with the driver.
     type: list
     elements: str
     default: []

@@ -53,7 +53,8 @@ options:
     description: The systemd unit of the server.
     type: str
   server_log:
-    description: The log file of the server, where it is neither the journal nor the file that the process writes its output to.
+    description:
+      - The log file of the server, where it is neither the journal nor the file that the process writes its output to.
     type: path
   server_api_key:
     description: The key of the server's API, if it wants one.
@@ -103,7 +104,8 @@ EXAMPLES = r"""
 
 RETURN = r"""
 ansible_facts:
-  description: The facts, under C(gpu_host) and, each where it was gathered, C(proxmox), C(p2p_probe) and C(inference_server).
+  description:
+    - The facts, under C(gpu_host) and, each where it was gathered, C(proxmox), C(p2p_probe) and C(inference_server).
   returned: always
   type: dict
 dest:

@@ -74,7 +74,9 @@ EXAMPLES = r"""
 
 RETURN = r"""
 ansible_facts:
-  description: The facts, under the one key C(inference_server). docs/facts.md lists them. V(null) where a bundle holds nothing of a server.
+  description:
+    - The facts, under the one key C(inference_server). docs/facts.md lists them.
+    - V(null) where a bundle holds nothing of a server.
   returned: always
   type: dict
 bundle_text:

@@ -98,7 +98,9 @@ EXAMPLES = r"""
 
 RETURN = r"""
 generator:
-  description: What measured, C({name, version, start, passed_over}); C(passed_over) is C([{name, why}]) of those that would have been better.
+  description:
+    - What measured, C({name, version, start, passed_over}).
+    - C(passed_over) is C([{name, why}]) of those that would have been better.
   returned: always
   type: dict
 cells:

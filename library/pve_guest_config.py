@@ -34,7 +34,9 @@ options:
     elements: str
     required: true
   machine:
-    description: The machine type of a VM, such as V(q35). A version that is pinned (C(pc-q35-9.2)) stays. The default leaves it alone.
+    description:
+      - The machine type of a VM, such as V(q35). A version that is pinned (C(pc-q35-9.2)) stays.
+      - The default leaves it alone.
     type: str
   pcie:
     description: Whether a VM's GPUs are attached to the PCI Express bus, which needs Q35.

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes docs/checks.md, docs/facts.md and checks/check.schema.json; `--check` only says whether they are current.
 
-The first is made from checks/*.yml, the second from the docstrings of the readers, the schema from the rules of a check.
+The first is made from checks/*.yml, the second from the docstrings of the readers, the schema from the rules.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ FACTS = [
     ("proxmox.gpus", "gpu_host/pve/card_claims.py", "gpus"),
     ("proxmox.vms", "gpu_host/pve/node_guests.py", "vms"),
     ("proxmox.containers", "gpu_host/pve/node_guests.py", "containers"),
-    ("hypervisor", "gpu_host/proxmox.py", "for_guest"),
+    ("hypervisor", "gpu_host/proxmox.py", "select_guest"),
 ]  # fmt: skip
 # Subject -> the functions whose facts stand beside those of its reader.
 BESIDE = {

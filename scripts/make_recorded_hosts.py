@@ -34,8 +34,10 @@ from recorded_hosts.tree import TAKEN_AT, HostModel  # type: ignore[import-not-f
 
 
 def record(model: HostModel) -> str:
-    """The bundle's text: what the readers ask for, and what else the model holds, so that fallbacks find their answer
-    too."""
+    """The bundle's text: what the readers ask for, and what else the model holds.
+
+    So fallbacks find their answer too.
+    """
     recorder = bundle.RecordingEvidence(model)
     gather(recorder)
     if model.list("/etc/pve").ok:

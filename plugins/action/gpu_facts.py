@@ -57,8 +57,10 @@ class ActionModule(Base):  # type: ignore[misc]
         return recorded
 
     def _with_interpreter(self, task_vars: dict[str, Any]) -> dict[str, Any]:
-        """On the controller itself, the Python that runs the playbook: discovery may find one that does not work (a
-        version manager's)."""
+        """On the controller itself, the Python that runs the playbook.
+
+        Discovery may find one that does not work (a version manager's).
+        """
         if getattr(self._connection, "transport", "") != "local" or "ansible_python_interpreter" in task_vars:
             return task_vars
         return {**task_vars, "ansible_python_interpreter": task_vars.get("ansible_playbook_python") or sys.executable}

@@ -39,11 +39,12 @@ class ActionModule(Base):  # type: ignore[misc]
         if verdict.state == "ready":
             verdict = self._ask(verdict, args)
             watch.history.append(verdict.message)
+        advice = " " + verdict.advice if verdict.advice and verdict.state != "ready" else ""
         result.update(
             changed=False, state=verdict.state, phase=verdict.phase, cause=verdict.cause, advice=verdict.advice,
             history=watch.history,
             seconds=round(time.monotonic() - began, 1), failed=verdict.state != "ready",
-            msg="%s: %s%s" % (verdict.state, verdict.message, " " + verdict.advice if verdict.advice and verdict.state != "ready" else ""),
+            msg="%s: %s%s" % (verdict.state, verdict.message, advice),
         )  # fmt: skip
         return result
 

@@ -1,5 +1,6 @@
-"""Runs a command that takes minutes on the host and shows that it moves: elapsed time and the last line that it
-printed.
+"""Runs a command that takes minutes on the host and shows that it moves.
+
+It shows the elapsed time and the last line that was printed.
 
 The command runs detached, so a connection that breaks for a moment does not end it half way through.
 """

@@ -1,5 +1,7 @@
-"""Writes what was found on a host to a file on the controller, whole or not at all. library/write_baseline.py documents
-it."""
+"""Writes what was found on a host to a file on the controller, whole or not at all.
+
+library/write_baseline.py documents it.
+"""
 
 from __future__ import annotations
 

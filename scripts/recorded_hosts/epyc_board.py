@@ -1,4 +1,7 @@
-"""The machine that most recorded hosts are made of: a dual-socket EPYC server with eight cards, each on its own root port."""
+"""The machine that most recorded hosts are made of.
+
+A dual-socket EPYC server with eight cards, each on its own root port.
+"""
 
 from __future__ import annotations
 

@@ -149,7 +149,10 @@ def _without_driver(model: HostModel, machine: Machine) -> None:
 
 
 def qemu_arguments(machine_type: str, devices: Sequence[str], express: bool, extra: Sequence[str] = ()) -> bytes:
-    """The NUL-separated command line of VM 101 as qemu-server starts it, shortened to what has to do with its devices."""
+    """The NUL-separated command line of VM 101 as qemu-server starts it.
+
+    It is shortened to what has to do with its devices.
+    """
     argv = [
         "/usr/bin/kvm",
         "-id",
@@ -170,7 +173,10 @@ def qemu_arguments(machine_type: str, devices: Sequence[str], express: bool, ext
     ]
     for number, address in enumerate(devices):
         if express and number > 3:
-            port = "pcie-root-port,id=ich9-pcie-port-%d,addr=10.%d,x-speed=16,x-width=32,multifunction=on,bus=pcie.0,port=%d,chassis=%d"
+            port = (
+                "pcie-root-port,id=ich9-pcie-port-%d,addr=10.%d,x-speed=16,x-width=32,multifunction=on,bus=pcie.0,"
+                "port=%d,chassis=%d"
+            )
             argv += ["-device", port % (number + 1, number - 4, number + 1, number + 1)]
         slot = [16, 17, 27, 28, 13, 14, 15, 16][number]
         bus = (
