@@ -1,5 +1,7 @@
-"""The arguments of a server against the installed engine's own --help, before anything is stopped: unknown and renamed
-flags, choices."""
+"""The arguments of a server against the installed engine's own --help, before anything is stopped.
+
+Unknown and renamed flags, choices.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +17,10 @@ _CHOICES = re.compile(r"\{([^{}\s]+)\}|\[([^\[\]\s|]+(?:\|[^\[\]\s|]+)+)\]")  # 
 
 
 def options_of(text: str) -> dict[str, list[str] | None]:
-    """``{"--flag": choices or None}`` of a --help text: only what stands in the column of the options, not what their
-    texts mention."""
+    """``{"--flag": choices or None}`` of a --help text.
+
+    Only what stands in the column of the options, not what their texts mention.
+    """
     found: dict[str, list[str] | None] = {}
     for match in _OPTION_LINE.finditer(text):
         head = re.split(r"\s{3,}| {2}(?=[A-Z][a-z])|│", match[1])[0]

@@ -1,5 +1,6 @@
-"""What differs from engine to engine: how its processes look, what its log says in which phase, where its API is, which
-flags were renamed.
+"""What differs from engine to engine.
+
+How its processes look, what its log says in which phase, where its API is, which flags were renamed.
 
 A new engine is one entry of ENGINES. Patterns are read from the engines' own sources (SGLang 0.5.8.post1 to 0.5.23,
 vLLM 0.20 to 0.32, transformers 5) and from recorded logs; they match prefixes, because later versions append to their
@@ -244,7 +245,10 @@ def model_path(engine: str | None, words: Sequence[str]) -> str | None:
 
 
 def served_name(engine: str | None, words: Sequence[str]) -> str | None:
-    """The name by which requests ask for the model: the one that is given (the first of several), else the model's own."""
+    """The name by which requests ask for the model.
+
+    The one that is given (the first of several), else the model's own.
+    """
     given = flags(words).get("served-model-name")
     given = given[0] if isinstance(given, list) and given else given
     return given if isinstance(given, str) else model_path(engine, words)

@@ -54,9 +54,11 @@ def module_parameters(parameters: list[dict[str, Any]]) -> list[tuple[str, str, 
 
 
 def shell_assignments(text: str, names: tuple[str, ...]) -> dict[str, str]:
-    """Values of simple shell assignments in `text`, as sourcing the file would leave them: quotes may span lines, a
-    later
-    one wins, `NAME="$NAME more"` adds. Anything else that a shell can do is not followed."""
+    """Values of simple shell assignments in `text`, as sourcing the file would leave them.
+
+    Quotes may span lines, a later one wins, `NAME="$NAME more"` adds. Anything else that a shell can do is not
+    followed.
+    """
     found: dict[str, str] = {}
     position = 0
     while position < len(text):

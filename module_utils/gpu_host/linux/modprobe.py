@@ -1,5 +1,6 @@
-"""modprobe.d semantics, as kmod's libkmod-config.c has them: which option files count, in which order, and what they
-say.
+"""modprobe.d semantics, as kmod's libkmod-config.c has them.
+
+Which option files count, in which order, and what they say.
 
 A file in an earlier directory hides one of the same name in a later directory. The rest are read in the order of their
 names as bytes. Options of one module add up; for one parameter the last word wins.
@@ -127,8 +128,10 @@ def parse(text: str, path: str, into: Configuration) -> None:
 
 
 def parameters(text: str) -> list[tuple[str, str | None]]:
-    """`a=1 b="x y" c` -> [('a', '1'), ('b', 'x y'), ('c', None)], as the kernel's next_arg() splits: a double quote
-    anywhere in a word shields blanks up to the next one. Dashes in names become underscores."""
+    """`a=1 b="x y" c` -> [('a', '1'), ('b', 'x y'), ('c', None)], as the kernel's next_arg() splits.
+
+    A double quote anywhere in a word shields blanks up to the next one. Dashes in names become underscores.
+    """
     found = []
     for word in split_words(text):
         name, equals, value = word.partition("=")

@@ -1,5 +1,7 @@
-"""Values of module parameters, made comparable: what the running module shows against what a file or the kernel
-command line asks for."""
+"""Values of module parameters, made comparable.
+
+What the running module shows against what a file or the kernel command line asks for.
+"""
 
 from __future__ import annotations
 

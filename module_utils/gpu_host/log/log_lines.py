@@ -1,5 +1,7 @@
-"""Lines of a kernel log in every form that dmesg, the journal, syslog and /dev/kmsg write: the time stamp off, the text
-kept."""
+"""Lines of a kernel log: the time stamp off, the text kept.
+
+In every form that dmesg, the journal, syslog and /dev/kmsg write.
+"""
 
 from __future__ import annotations
 

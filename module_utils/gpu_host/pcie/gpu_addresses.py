@@ -59,8 +59,10 @@ def devices(evidence: Evidence) -> dict[str, PciDevice] | None:
 
 
 def gpu_related(found: dict[str, PciDevice]) -> set[str]:
-    """Addresses whose faults concern a GPU: GPUs, NVSwitches, the other functions of their slots, every bridge above
-    them."""
+    """Addresses whose faults concern a GPU.
+
+    GPUs, NVSwitches, the other functions of their slots, every bridge above them.
+    """
     related: set[str] = set()
     slots = set()
     for device in found.values():

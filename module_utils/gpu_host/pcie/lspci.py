@@ -1,5 +1,6 @@
-"""The text of lspci (`-vvv`, `-nn`, `-tv`, `-xxxx`), read into the shape of pci_devices.py, for evidence that lacks
-sysfs.
+"""The text of lspci (`-vvv`, `-nn`, `-tv`, `-xxxx`), for evidence that lacks sysfs.
+
+It is read into the shape of pci_devices.py.
 
 What the text does not show stays None. Text alone cannot tell a missing line that lspci would have printed from one
 that somebody cut out, so "no driver", "no NUMA node" and "no ACS" are only concluded from a whole block (it has its

@@ -12,8 +12,10 @@ Table = dict[str, dict[str, Any]]
 
 
 def gpus(evidence: Evidence, errors: Errors, devices: Table, guests: Table, ids: dict[str, str]) -> Table:
-    """Address -> {name, id, driver ("" none), numa_node, iommu_group, group_others, claimed_by [{vmid, type, name,
-    running, onboot}], vfio_at_boot}
+    """Facts of the cards by address.
+
+    {name, id, driver ("" none), numa_node, iommu_group, group_others, claimed_by [{vmid, type, name, running, onboot}],
+    vfio_at_boot}
 
     `devices` are the detailed GPUs, `guests` all VMs and containers, `ids` what vfio-pci takes at boot
     (pve_host.vfio_ids).

@@ -71,8 +71,10 @@ def mount(value: str) -> dict[str, Any] | None:
 
 
 def read(config: GuestConfig) -> dict[str, Any]:
-    """The facts of one configuration: what is in force now, and under `next_start` the same with the pending changes
-    applied."""
+    """The facts of one configuration: what is in force now.
+
+    `next_start` holds the same with the pending changes applied.
+    """
     settings = config.current.settings()
     changed, deleted = pending_changes(config.pending)
     after = {key: value for key, value in settings.items() if key not in deleted}
@@ -136,7 +138,10 @@ def missing_nodes(nodes: dict[str, Any]) -> list[str]:
 
 
 def suggested_devices(devices: dict[str, Any]) -> list[str]:
-    """`-dev3 /dev/nvidia-uvm,mode=0666` for every node that comes by a mount or not at all, with numbers that are free."""
+    """`-dev3 /dev/nvidia-uvm,mode=0666` for every node that comes by a mount or not at all.
+
+    With numbers that are free.
+    """
     paths = [
         path
         for path, how in devices["nodes"].items()

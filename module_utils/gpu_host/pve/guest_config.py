@@ -177,7 +177,10 @@ def number(value: str | None) -> int | None:
 
 
 def pending_changes(section: Section | None) -> tuple[dict[str, str], list[str]]:
-    """What a pending section will set, and the keys that it will remove (`delete: a,!b`; `!` marks a forced removal)."""
+    """What a pending section will set, and the keys that it will remove.
+
+    `delete: a,!b`; `!` marks a forced removal.
+    """
     if section is None:
         return {}, []
     settings = section.settings()

@@ -30,8 +30,10 @@ _OF_GPUS = re.compile(
 
 
 def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
-    """{loader: grub | systemd-boot, refresh: command that applies a change, source: file, live [], configured [],
-    to_come [], to_go []}
+    """Facts of the boot loader and of its command line.
+
+    {loader: grub | systemd-boot, refresh: command that applies a change, source: file, live [], configured [], to_come
+    [], to_go []}
 
     `to_come` are the parameters that the next boot adds, `to_go` those about GPUs that it drops; None where a side is
     unknown.

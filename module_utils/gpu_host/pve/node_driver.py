@@ -1,5 +1,7 @@
-"""The Proxmox host's own side of its GPUs: driver, device numbers, nodes, what makes the nodes at boot, what hands
-cards to vfio."""
+"""The Proxmox host's own side of its GPUs.
+
+Driver, device numbers, nodes, what makes the nodes at boot, what hands cards to vfio.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""All guests of a Proxmox node: their configurations, resolved against the node's PCI devices, and what runs of them."""
+"""All guests of a Proxmox node.
+
+Their configurations, resolved against the node's PCI devices, and what runs of them.
+"""
 
 from __future__ import annotations
 

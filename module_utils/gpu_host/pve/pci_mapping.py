@@ -1,4 +1,7 @@
-"""PCI resource mappings of a Proxmox cluster, /etc/pve/mapping/pci.cfg: which device a name stands for on which node."""
+"""PCI resource mappings of a Proxmox cluster, /etc/pve/mapping/pci.cfg.
+
+Which device a name stands for on which node.
+"""
 
 from __future__ import annotations
 

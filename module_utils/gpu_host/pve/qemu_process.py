@@ -65,8 +65,10 @@ def _device(value: str) -> dict[str, str]:
 
 
 def differences(vm: dict[str, Any], running: dict[str, Any]) -> list[str]:
-    """What of the configuration (facts of pve_vm.read) the running process does not show yet: each needs a stop and a
-    start."""
+    """What of the configuration (facts of vm_config.py) the running process does not show yet.
+
+    Each needs a stop and a start.
+    """
     found = []
     wanted = vm["machine"]["chipset"]
     if wanted and running["chipset"] and wanted != running["chipset"]:

@@ -168,9 +168,10 @@ def effective(config: GuestConfig) -> dict[str, str]:
 
 
 def read(config: GuestConfig) -> dict[str, Any]:
-    """The facts of one configuration: what is in force now, and under `next_start` the same keys with the pending
-    changes
-    applied (equal where nothing is pending)."""
+    """The facts of one configuration: what is in force now.
+
+    `next_start` holds the same keys with the pending changes applied (equal where nothing is pending).
+    """
     changed, deleted = pending_changes(config.pending)
     current = config.current.settings()
     return {

@@ -1,5 +1,6 @@
-"""What stands out among the GPUs: lists of the ones that are slowed, lost, dirty and so on, for checks that only ask
-"is it empty?".
+"""What stands out among the GPUs, for checks that only ask "is it empty?".
+
+Lists of the ones that are slowed, lost, dirty and so on.
 
 Every list is None (unknown) when no GPU offends but one of them could not be judged, or a GPU is missing from the
 output: only a look at every GPU makes an empty list. Lost GPUs stand in ``lost`` alone and are not judged elsewhere.
@@ -77,8 +78,10 @@ def findings(devices: dict[str, Facts] | None, whole: bool) -> dict[str, Any]:
 
 
 def _spread(devices: dict[str, Facts] | None, whole: bool) -> dict[str, Any]:
-    """Distinct values over all GPUs (None where unknown for one), and what kind of judgement the driver's output
-    allows."""
+    """Distinct values over all GPUs (None where unknown for one).
+
+    And what kind of judgement the driver's output allows.
+    """
     alive = [facts for facts in (devices or {}).values() if not facts["lost"]]
 
     def values(name: str) -> list[Any] | None:

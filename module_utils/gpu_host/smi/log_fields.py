@@ -28,8 +28,10 @@ _LINK, _LINK_TEXT = "pci/pci_gpu_link_info/", "pci/gpu link info/"
 
 
 def _ceiling(name: str) -> tuple[str, str]:
-    """Driver 610 moved the limits one level down, into "GPU Ceiling Power Limit" (the XML name after that of the text
-    form)."""
+    """Driver 610 moved the limits one level down, into "GPU Ceiling Power Limit".
+
+    That is the name of the XML after that of the text form.
+    """
     xml = "_" in name
     section = _GPU_POWER if xml else _GPU_POWER_TEXT
     return section + name, section + ("gpu_ceiling_power_limit/" if xml else "gpu ceiling power limit/") + name

@@ -1,5 +1,7 @@
-"""One log of ``nvidia-smi -q``, whichever way it was printed: a small tree for each GPU, and what went wrong on the
-way."""
+"""One log of ``nvidia-smi -q``, whichever way it was printed.
+
+A small tree for each GPU, and what went wrong on the way.
+"""
 
 from __future__ import annotations
 

@@ -39,8 +39,10 @@ def parse(data: bytes) -> dict[int, list[dict[str, Any]]] | None:
 
 
 def summarise(links: list[dict[str, Any]]) -> dict[str, Any]:
-    """``{links, active, inactive, unknown, speed_gb_s}`` of one GPU: counts, numbers of the inactive links, lowest
-    speed of an active one."""
+    """``{links, active, inactive, unknown, speed_gb_s}`` of one GPU.
+
+    Counts, numbers of the inactive links, lowest speed of an active one.
+    """
     active = [link for link in links if link["active"]]
     return {
         "links": len(links),
