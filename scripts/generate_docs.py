@@ -119,20 +119,20 @@ FACTS = [
     ("probe.collective", "gpu_host/probe/all_reduce.py", "summarise_all_reduce"),
     ("proxmox (`proxmox_facts`)", "gpu_host/proxmox.py", "gather"),
     ("proxmox.boot", "gpu_host/pve/node_boot.py", "gather"),
-    ("proxmox.driver", "gpu_host/pve/node_driver.py", "driver"),
-    ("proxmox.at_boot", "gpu_host/pve/node_driver.py", "at_boot"),
-    ("proxmox.gpus", "gpu_host/pve/card_claims.py", "gpus"),
-    ("proxmox.vms", "gpu_host/pve/node_guests.py", "vms"),
-    ("proxmox.containers", "gpu_host/pve/node_guests.py", "containers"),
+    ("proxmox.driver", "gpu_host/pve/node_driver.py", "read_driver"),
+    ("proxmox.at_boot", "gpu_host/pve/node_driver.py", "find_nodes_at_boot"),
+    ("proxmox.gpus", "gpu_host/pve/card_claims.py", "list_gpus"),
+    ("proxmox.vms", "gpu_host/pve/node_guests.py", "read_vms"),
+    ("proxmox.containers", "gpu_host/pve/node_guests.py", "read_containers"),
     ("hypervisor", "gpu_host/proxmox.py", "select_guest"),
 ]  # fmt: skip
 # Subject -> the functions whose facts stand beside those of its reader.
 BESIDE = {
-    "gpus": [("gpu_host/smi/gpu_findings.py", "findings")],
+    "gpus": [("gpu_host/smi/gpu_findings.py", "find_offenders")],
     "p2p": [("gpu_host/p2p.py", "summarise_statuses")],
     "topology": [("gpu_host/topology.py", "summarise_topology")],
     "driver": [
-        ("gpu_host/nvidia/driver_requirements.py", "of_gpus"),
+        ("gpu_host/nvidia/driver_requirements.py", "find_requirements"),
         ("gpu_host/nvidia/driver_services.py", "gather"),
         ("gpu_host/nvidia/driver_packages.py", "gather"),
         ("gpu_host/nvidia/cuda_toolkits.py", "gather"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .evidence.errors import Errors
-from .smi.gpu_findings import known_number, label
+from .smi.gpu_findings import known_number, label_gpu
 from .smi.smi_values import NOT_APPLICABLE
 
 Facts = dict[str, Any]
@@ -145,7 +145,7 @@ def _nvlinks(gpus: Facts, nvlink: Facts | None) -> Facts:
             continue
         expected = links["links"] if in_fabric else most.get(facts["name"], 0)
         if links["active"] < expected:
-            named = {"address": where, "index": facts["index"], "label": label(where, facts["index"])}
+            named = {"address": where, "index": facts["index"], "label": label_gpu(where, facts["index"])}
             down.append({**named, "active": links["active"], "expected": expected, "inactive": links["inactive"]})
     active = [links["active"] for links in nvlink.values()]
     present = any(active) or bool(gpus.get("fabric_present"))

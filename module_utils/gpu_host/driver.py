@@ -42,14 +42,14 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
     running module's version ([] all agree, None unknown); `cuda` the newest CUDA release of the running driver;
     `gsp_firmware` (PCI address -> version or None), `nouveau_loaded`, `secure_boot`, `dkms` ([{module, version, kernel,
     state}], None if not installed), `built_for_running_kernel`, `built_for_newest_kernel`, `nvswitches` (addresses);
-    and the facts of `driver_requirements.of_gpus`,
+    and the facts of `driver_requirements.find_requirements`,
     `driver_services`, `driver_packages` (as `packaging`) and `cuda_toolkits`.
     """
     running = modules.read_loaded_modules(evidence, errors)
     version, flavor = _running_module(evidence, errors, bool(running and "nvidia" in running))
     # A sandbox may hide the list of modules and still offer the driver's own files.
     loaded = True if version or flavor else None if running is None else "nvidia" in running
-    devices = gpu_addresses.devices(evidence)
+    devices = gpu_addresses.read_devices(evidence)
     on_disk = _module_on_disk(evidence, errors)
     libraries = _libraries(evidence, errors)
     services = driver_services.gather(evidence, errors)
@@ -58,13 +58,13 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
         for device in (devices or {}).values()
         if device.is_gpu and device.driver != "vfio-pci"
     }
-    requirements = driver_requirements.of_gpus(gpus, version, flavor)
+    requirements = driver_requirements.find_requirements(gpus, version, flavor)
     dkms = _dkms(evidence, errors)
     release = evidence.read("/proc/sys/kernel/osrelease").text.strip()
     return {
         "loaded": loaded,
         "version": version,
-        "branch": versions.major(version),
+        "branch": versions.parse_major(version),
         "flavor": flavor,
         "on_disk": on_disk,
         "libraries": libraries,
@@ -103,7 +103,7 @@ def find_mismatches(
     known = [(what, version) for what, version in others if version]
     if not known and libraries is None:
         return None
-    return ["%s %s" % (what, version) for what, version in known if not versions.same(version, running)]
+    return ["%s %s" % (what, version) for what, version in known if not versions.is_same_version(version, running)]
 
 
 def _running_module(evidence: Evidence, errors: Errors, loaded: bool | None) -> tuple[str | None, str | None]:

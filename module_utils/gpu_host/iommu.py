@@ -47,7 +47,7 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
     options = _options(evidence, errors)
     hardware = _names(evidence, HARDWARE, errors)
     numbers = _names(evidence, GROUPS, errors)
-    devices = pci_devices.inventory(evidence, errors)
+    devices = pci_devices.read_inventory(evidence, errors)
     gpus, groups = _gpus(evidence, devices, numbers, errors)
     log = evidence.run(["dmesg"], 20.0)
     text = log.text if log.ok and log.rc == 0 else ""

@@ -31,10 +31,10 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
     """
     release = _line(evidence, errors, "/proc/sys/kernel/osrelease")
     cmdline = _line(evidence, errors, "/proc/cmdline")
-    parameters = kernel_cmdline.parse(cmdline) if cmdline is not None else None
-    words = kernel_cmdline.as_words(parameters) if parameters is not None else None
+    parameters = kernel_cmdline.parse_command_line(cmdline) if cmdline is not None else None
+    words = kernel_cmdline.format_words(parameters) if parameters is not None else None
     values = kernel_cmdline.last_values(parameters) if parameters is not None else None
-    configured = kernel_cmdline.configured(evidence, errors)
+    configured = kernel_cmdline.read_configured(evidence, errors)
     loader = recognise_boot_loader(values, configured)
     boot = evidence.list("/boot")
     facts: dict[str, Any] = {
@@ -46,7 +46,7 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
         "boot_loader": loader,
         "pending_words": find_pending_words(words, configured, loader),
         "kaslr": None if values is None else "nokaslr" not in values,
-        "hmm_kaslr_fixed": True if versions.at_least(release, "6.19") else None,
+        "hmm_kaslr_fixed": True if versions.is_at_least(release, "6.19") else None,
         "newest_installed": choose_newest_kernel(find_installed_kernels(boot)),
     }
     return {**facts, **_reboot(evidence, errors, facts, boot)}
@@ -101,7 +101,7 @@ def find_installed_kernels(boot: Listing) -> dict[str, float | None]:
 
 
 def choose_newest_kernel(releases: dict[str, float | None]) -> str | None:
-    return max(releases, key=lambda release: versions.numbers(release) or (), default=None)
+    return max(releases, key=lambda release: versions.split_numbers(release) or (), default=None)
 
 
 def _line(evidence: Evidence, errors: Errors, path: str) -> str | None:
@@ -122,7 +122,13 @@ def _reboot(evidence: Evidence, errors: Errors, facts: dict[str, Any], boot: Lis
         reasons.append("installed packages ask for it" + (": " + ", ".join(packages) if packages else ""))
     release, latest = facts["release"], facts["newest_installed"]
     booted = _boot_time(evidence)
-    if release and latest and booted and versions.same(latest, release) is False and versions.at_least(latest, release):
+    if (
+        release
+        and latest
+        and booted
+        and versions.is_same_version(latest, release) is False
+        and versions.is_at_least(latest, release)
+    ):
         # A kernel that was there before this boot and was not chosen is pinned or deselected: that is no reason.
         since = find_installed_kernels(boot).get(latest)
         if since is not None and since > booted:

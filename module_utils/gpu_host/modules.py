@@ -52,7 +52,7 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
     unknown. `configuration`: {complete, files, faults}. `initramfs`: see `initramfs.gather`.
     """
     loaded = read_loaded_modules(evidence, errors)
-    configuration = modprobe.read(evidence, errors)
+    configuration = modprobe.read_configuration(evidence, errors)
     cmdline = _cmdline_options(evidence)
     params = _nvidia_params(evidence, errors, loaded)
     facts: dict[str, Any] = {}
@@ -127,14 +127,14 @@ def _nvidia_params(evidence: Evidence, errors: Errors, loaded: dict[str, Any] | 
     for line in reading.text.splitlines():
         name, colon, value = line.partition(": ")
         if colon and name.strip():
-            found[name.strip()] = module_values.live(value)
+            found[name.strip()] = module_values.parse_live_value(value)
     if not found:
         errors.add(NVIDIA_PARAMS, "holds no parameters")
     return found or None
 
 
 def _cmdline_options(evidence: Evidence) -> list[modprobe.Option]:
-    parameters = kernel_cmdline.parse(evidence.read("/proc/cmdline").text)
+    parameters = kernel_cmdline.parse_command_line(evidence.read("/proc/cmdline").text)
     return [
         modprobe.Option(module, name, value, "/proc/cmdline", 1)
         for module, name, value in kernel_cmdline.module_parameters(parameters)
@@ -163,9 +163,9 @@ def _options(
         in_file, at_boot = ordered.get(name), booted.get(name)
         option: dict[str, Any] = {
             "live": shown,
-            "configured": module_values.configured(name, in_file.value, shown) if in_file else None,
+            "configured": module_values.parse_configured_value(name, in_file.value, shown) if in_file else None,
             "source": in_file.source if in_file else None,
-            "cmdline": module_values.configured(name, at_boot.value, shown) if at_boot else None,
+            "cmdline": module_values.parse_configured_value(name, at_boot.value, shown) if at_boot else None,
             "pending": None,
         }
         wanted = option["configured"] if option["cmdline"] is None else option["cmdline"]
@@ -206,7 +206,7 @@ def _live(evidence: Evidence, errors: Errors, module: str, name: str, params: di
     reading = evidence.read("/sys/module/%s/parameters/%s" % (module, name))
     # Absent: this release has no such parameter, or does not show it.
     errors.unanswered(reading, absent_is_fine=True)
-    return module_values.live(reading.text) if reading.ok and reading.text.strip() else None
+    return module_values.parse_live_value(reading.text) if reading.ok and reading.text.strip() else None
 
 
 def _live_values(options: dict[str, dict[str, Any]]) -> dict[str, Any]:
@@ -269,7 +269,7 @@ def _conflicts(configuration: modprobe.Configuration, cmdline: list[modprobe.Opt
         for option in [*configuration.options_of(module), *(item for item in cmdline if item.module == module)]:
             given.setdefault(option.name, []).append(option)
         for name, options in given.items():
-            values = {str(module_values.configured(name, option.value)) for option in options}
+            values = {str(module_values.parse_configured_value(name, option.value)) for option in options}
             if len(values) > 1:
                 places = ["%s in %s" % (option.value, option.source) for option in options]
                 text = "%s %s: %s; the last one counts" % (module, name, ", ".join(places))

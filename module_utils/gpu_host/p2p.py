@@ -65,7 +65,7 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
     read: dict[str, Pairs | None] = {}
     for capability, letter in CAPABILITIES.items():
         answer = evidence.run(("nvidia-smi", "topo", "-p2p", letter), LIMIT_SECONDS)
-        matrix = topo_matrix.parse(answer.stdout) if answer.ok and answer.rc == 0 else None
+        matrix = topo_matrix.parse_matrix(answer.stdout) if answer.ok and answer.rc == 0 else None
         read[capability] = None if matrix is None else read_statuses(matrix)
         if matrix is not None:
             names = {**{index: "GPU%d" % index for index in matrix.gpus}, **names}

@@ -35,7 +35,7 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
     """
     names = gpus.read_indices(evidence)
     answer = evidence.run(MATRIX, LIMIT_SECONDS)
-    matrix = topo_matrix.parse(answer.stdout) if answer.ok and answer.rc == 0 else None
+    matrix = topo_matrix.parse_matrix(answer.stdout) if answer.ok and answer.rc == 0 else None
     if matrix is None:
         _unanswered(answer, errors)
     facts = summarise_topology(matrix, names)
@@ -54,13 +54,13 @@ def _unanswered(answer: Outcome, errors: Errors) -> None:
 
 def _nvlink(evidence: Evidence, names: dict[int, str], errors: Errors) -> dict[str, Any] | None:
     answer = evidence.run(NVLINK, LIMIT_SECONDS)
-    found = nvlink.parse(answer.stdout) if answer.ok else None
+    found = nvlink.parse_nvlink(answer.stdout) if answer.ok else None
     if answer.ok and answer.rc == 0 and not answer.stdout.strip():
         found = {}  # where no link is active, driver 580 prints nothing at all (seen on a single H200)
     if found is None:
         _unanswered(answer, errors)
         return None
-    return {_name("GPU%d" % index, names): nvlink.summarise(links) for index, links in found.items()}
+    return {_name("GPU%d" % index, names): nvlink.summarise_nvlink(links) for index, links in found.items()}
 
 
 def summarise_topology(matrix: Matrix | None, names: dict[int, str]) -> dict[str, Any]:
@@ -170,4 +170,4 @@ def _node(cell: str) -> int | str | None:
     if smi_values.is_not_applicable(cell):
         return smi_values.NOT_APPLICABLE
     # A GPU near several nodes reads "0-1" or "0,1": no single node.
-    return smi_values.whole(cell)
+    return smi_values.parse_whole(cell)

@@ -214,7 +214,7 @@ def _signature(evidence: Evidence) -> str | None:
 
 
 def _has_virtio(evidence: Evidence) -> bool:
-    devices = pci_devices.inventory(evidence, Errors("virtualization")) or {}
+    devices = pci_devices.read_inventory(evidence, Errors("virtualization")) or {}
     return any(device["vendor"] in (VIRTIO_VENDOR, QEMU_VENDOR) for device in devices.values())
 
 
@@ -229,7 +229,7 @@ def _dmi(evidence: Evidence, errors: Errors) -> dict[str, str | None]:
 
 def _host_bridge(evidence: Evidence) -> str | None:
     # Errors of the bus are the pci subject's to report.
-    device = pci_devices.identify(evidence, "0000:00:00.0", Errors("virtualization"))
+    device = pci_devices.identify_device(evidence, "0000:00:00.0", Errors("virtualization"))
     if not (device["class"] or "").startswith(pci_names.CLASS_HOST_BRIDGE):
         return None
     return "%s:%s" % (device["vendor"], device["device"])

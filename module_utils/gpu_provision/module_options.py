@@ -99,8 +99,8 @@ def _normal(text: str) -> Any:
 def find_conflicts(evidence: Evidence, errors: Errors, wanted: dict[str, dict[str, Any]], own_file: str) -> list[str]:
     """Where another file or the kernel command line gives one of the wanted options another value, one line each."""
     found = []
-    configuration = modprobe.read(evidence, errors)
-    cmdline = dict(modprobe.parameters(evidence.read("/proc/cmdline").text))
+    configuration = modprobe.read_configuration(evidence, errors)
+    cmdline = dict(modprobe.parse_parameters(evidence.read("/proc/cmdline").text))
     for module, options in sorted(wanted.items()):
         name = modprobe.module_name(module)
         others = [option for option in configuration.options_of(name) if option.file != own_file]

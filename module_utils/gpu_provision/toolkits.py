@@ -47,7 +47,7 @@ def make_notes(wanted: list[str], driver: str) -> list[str]:
                 "CUDA %s is not in the table of known releases; whether the driver %s is new enough is unknown"
                 % (version, driver)
             )
-        elif versions.at_least(driver, full) is False:
+        elif versions.is_at_least(driver, full) is False:
             found.append(
                 "CUDA %s runs on the driver %s by minor version compatibility; PTX that it compiles needs %s"
                 % (version, driver, full)

@@ -16,7 +16,7 @@ _OPTION = re.compile(r"(?<![\w-])(--[A-Za-z0-9][\w.-]*)")
 _CHOICES = re.compile(r"\{([^{}\s]+)\}|\[([^\[\]\s|]+(?:\|[^\[\]\s|]+)+)\]")  # argparse: {a,b}; click: [a|b]
 
 
-def options_of(text: str) -> dict[str, list[str] | None]:
+def parse_options(text: str) -> dict[str, list[str] | None]:
     """``{"--flag": choices or None}`` of a --help text.
 
     Only what stands in the column of the options, not what their texts mention.
@@ -32,7 +32,9 @@ def options_of(text: str) -> dict[str, list[str] | None]:
     return found
 
 
-def problems(arguments: dict[str, Any], options: dict[str, list[str] | None], engine: Engine) -> list[dict[str, Any]]:
+def find_problems(
+    arguments: dict[str, Any], options: dict[str, list[str] | None], engine: Engine
+) -> list[dict[str, Any]]:
     """``[{argument, problem, successor}]`` of `arguments` (names without dashes).
 
     Empty where the engine knows all of them.
@@ -87,7 +89,7 @@ def _successor(flag: str, options: dict[str, list[str] | None], engine: Engine) 
     return near[0] if near else None
 
 
-def describe(faults: list[dict[str, Any]]) -> str:
+def describe_faults(faults: list[dict[str, Any]]) -> str:
     """One line for each fault."""
     lines = []
     for fault in faults:

@@ -186,18 +186,18 @@ _SIGNS = (
 )
 
 
-def of_command(words: Sequence[str]) -> Engine | None:
+def find_engine_of_command(words: Sequence[str]) -> Engine | None:
     """The engine that a command line starts."""
     line = " ".join(words)
     return next((engine for engine in ENGINES.values() if engine.command.search(line)), None)
 
 
-def of_log(text: str) -> Engine | None:
+def find_engine_of_log(text: str) -> Engine | None:
     """The engine that wrote a log."""
     return next((ENGINES[name] for name, sign in _SIGNS if sign.search(text)), None)
 
 
-def flags(words: Sequence[str]) -> dict[str, str | bool | list[str]]:
+def parse_flags(words: Sequence[str]) -> dict[str, str | bool | list[str]]:
     """`--name value`, `--name=value` and bare flags of a command line: ``{"name": value}``.
 
     True for a flag without a value.
@@ -222,7 +222,7 @@ def _is_flag(word: str) -> bool:
     return word.startswith("--") or bool(re.match(r"-[A-Za-z]", word))
 
 
-def tensor_parallel(engine: Engine, settings: dict[str, str | bool | list[str]]) -> int | None:
+def find_tensor_parallel(engine: Engine, settings: dict[str, str | bool | list[str]]) -> int | None:
     """The number of tensor-parallel ranks that the arguments ask for; 1 where they say nothing."""
     for name in engine.tensor_parallel:
         value = settings.get(name)
@@ -231,9 +231,9 @@ def tensor_parallel(engine: Engine, settings: dict[str, str | bool | list[str]])
     return 1
 
 
-def model_path(engine: str | None, words: Sequence[str]) -> str | None:
+def find_model_path(engine: str | None, words: Sequence[str]) -> str | None:
     """The model of a command line: a path or a name on a hub; None where it does not say."""
-    settings = flags(words)
+    settings = parse_flags(words)
     for name in ("model-path", "model"):
         value = settings.get(name)
         if isinstance(value, str):
@@ -244,11 +244,11 @@ def model_path(engine: str | None, words: Sequence[str]) -> str | None:
     return None
 
 
-def served_name(engine: str | None, words: Sequence[str]) -> str | None:
+def find_served_name(engine: str | None, words: Sequence[str]) -> str | None:
     """The name by which requests ask for the model.
 
     The one that is given (the first of several), else the model's own.
     """
-    given = flags(words).get("served-model-name")
+    given = parse_flags(words).get("served-model-name")
     given = given[0] if isinstance(given, list) and given else given
-    return given if isinstance(given, str) else model_path(engine, words)
+    return given if isinstance(given, str) else find_model_path(engine, words)

@@ -101,7 +101,7 @@ def _process_facts(
         ]
     else:
         top, words, engine = chosen
-        live = engines.flags(words)
+        live = engines.parse_flags(words)
         below = processes.find_descendants(top.pid, table)
         facts["pids"] = {process.pid for process in below}
         facts["engine"] = engine.name
@@ -123,7 +123,7 @@ def _process_facts(
             "python": words[0],
             **limits,
         }
-        facts["ranks_expected"] = engines.tensor_parallel(engine, live)
+        facts["ranks_expected"] = engines.find_tensor_parallel(engine, live)
         facts["ranks"] = _ranks(evidence, engine, below, errors)
         facts["compilers"] = [
             {"pid": process.pid, "name": process.name, "cpu_s": process.cpu_s}
@@ -145,7 +145,7 @@ def _choose(
             (one for one in found if processes.find_unit(evidence, one[0].pid) == _service(params["unit"])), None
         )
     if params.get("port"):
-        return next((one for one in found if _port_of(one[2], engines.flags(one[1])) == params["port"]), None)
+        return next((one for one in found if _port_of(one[2], engines.parse_flags(one[1])) == params["port"]), None)
     return found[0] if found else None
 
 
@@ -231,7 +231,7 @@ def _read_api(
         facts["api"] = api.read_api(
             evidence, base, engine, errors, key=params.get("api_key"), light=bool(params.get("light"))
         )
-    facts["model"] = facts["api"]["model"] or engines.served_name(
+    facts["model"] = facts["api"]["model"] or engines.find_served_name(
         facts["engine"], (facts["process"] or {}).get("arguments") or ()
     )
     environment = facts["environment"]

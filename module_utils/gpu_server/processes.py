@@ -126,7 +126,7 @@ def find_servers(
             if words is None:
                 silent.append(process)
                 continue
-            engine = engines.of_command(words)
+            engine = engines.find_engine_of_command(words)
             if engine and not _starts_another(words):
                 found[process.pid] = (process, words, engine)
     tops = [entry for entry in found.values() if not any(pid in found for pid in _ancestors(entry[0], processes))]

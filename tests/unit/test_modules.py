@@ -170,8 +170,8 @@ class TestInitramfs:
 
 @given(st.text())
 def test_any_value_is_survived(text: str) -> None:
-    assert isinstance(module_values.live(text), (bool, int, str))
-    assert isinstance(module_values.configured("x", text, 3), (bool, int, str))
+    assert isinstance(module_values.parse_live_value(text), (bool, int, str))
+    assert isinstance(module_values.parse_configured_value("x", text, 3), (bool, int, str))
     assert isinstance(module_values.registry_dwords(text), dict)
 
 

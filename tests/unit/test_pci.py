@@ -234,7 +234,7 @@ def test_only_what_matters_is_read_in_detail() -> None:
     tree = two_direct()
     tree.device("0000:03:00.0", ids="8086:10d3", device_class="20000", driver="e1000e")
     evidence = tree.evidence()
-    devices = pci_devices.inventory(evidence, Errors("pci"))
+    devices = pci_devices.read_inventory(evidence, Errors("pci"))
     assert devices is not None
     assert pci.choose_devices(devices) == {A, B, "0000:00:01.1", "0000:40:01.1"}
 

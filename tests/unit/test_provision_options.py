@@ -87,7 +87,7 @@ def test_what_is_written_is_read_back(options: dict[str, Any]) -> None:
     except module_options.OptionError:
         return
     found = modprobe.Configuration()
-    modprobe.parse(text, OWN, found)
+    modprobe.parse_configuration(text, OWN, found)
     assert {option.name: option.value for option in found.options} == {
         name: module_options.value_text("nvidia", name, value) for name, value in options.items()
     }

@@ -109,10 +109,10 @@ def test_what_cannot_be_read_is_unknown_with_a_reason() -> None:
     ],
 )
 def test_shell_assignments(text: str, expected: str) -> None:
-    assert node_boot.assignments(text, {})["A"] == expected
+    assert node_boot.parse_assignments(text, {})["A"] == expected
 
 
 @settings(deadline=None)  # a busy machine is no fault of the reader
 @given(st.text())
 def test_any_text_is_read(text: str) -> None:
-    node_boot.assignments(text, {})
+    node_boot.parse_assignments(text, {})

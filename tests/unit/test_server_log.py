@@ -186,7 +186,7 @@ def test_flags_of_a_command_line() -> None:
         "--lora-paths a b"
     )
     words = line.split()
-    assert engines.flags(words) == {
+    assert engines.parse_flags(words) == {
         "tp": "8", "host": "0.0.0.0", "trust-remote-code": True, "api-key": "********", "disable-radix": True,
         "lora-paths": ["a", "b"],
     }  # fmt: skip
@@ -205,5 +205,5 @@ def test_flags_of_a_command_line() -> None:
     ],
 )
 def test_engines_are_known_by_their_command(command: str, engine: str | None) -> None:
-    found = engines.of_command(command.split())
+    found = engines.find_engine_of_command(command.split())
     assert (found.name if found else None) == engine

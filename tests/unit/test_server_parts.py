@@ -107,7 +107,10 @@ def test_a_list_that_was_not_captured_or_wants_a_key_is_no_fault_of_it() -> None
     ],
 )
 def test_the_model_of_a_command_line(engine: str | None, words: str, path: str | None, served: str | None) -> None:
-    assert (engines.model_path(engine, words.split()), engines.served_name(engine, words.split())) == (path, served)
+    assert (engines.find_model_path(engine, words.split()), engines.find_served_name(engine, words.split())) == (
+        path,
+        served,
+    )
 
 
 def test_a_key_that_is_wanted_is_said() -> None:
@@ -225,7 +228,7 @@ options:
     ],
 )
 def test_arguments_that_the_engine_does_not_take(given: dict[str, Any], problem: str, successor: str | None) -> None:
-    [fault] = arguments.problems(given, arguments.options_of(HELP), engines.SGLANG)
+    [fault] = arguments.find_problems(given, arguments.parse_options(HELP), engines.SGLANG)
     assert problem in fault["problem"]
     assert fault["successor"] == successor
 
@@ -239,13 +242,13 @@ def test_arguments_that_the_engine_takes() -> None:
         "trust-remote-code": True,
         "absent": False,
     }
-    assert arguments.problems(given, arguments.options_of(HELP), engines.SGLANG) == []
+    assert arguments.find_problems(given, arguments.parse_options(HELP), engines.SGLANG) == []
 
 
 def test_underscores_are_dashes_to_vllm_only() -> None:
     given = {"mem_fraction_static": 0.9}
-    assert arguments.problems(given, arguments.options_of(HELP), engines.VLLM) == []
-    [fault] = arguments.problems(given, arguments.options_of(HELP), engines.SGLANG)
+    assert arguments.find_problems(given, arguments.parse_options(HELP), engines.VLLM) == []
+    [fault] = arguments.find_problems(given, arguments.parse_options(HELP), engines.SGLANG)
     assert fault["successor"] == "--mem-fraction-static"
 
 
@@ -286,15 +289,15 @@ Options:
                                   flash_attention_2).
   -h, --help                      Show this message and exit.
 """
-    options = arguments.options_of(text)
+    options = arguments.parse_options(text)
     assert options == {
         "--compile": None, "--no-compile": None, "--reasoning": ["on", "off", "auto"], "--attn-implementation": None,
         "--help": None,
     }  # fmt: skip
-    faults = arguments.problems(
+    faults = arguments.find_problems(
         {"reasoning": "maybe", "atn-implementation": "sdpa", "compile": True}, options, engines.TRANSFORMERS
     )
-    assert arguments.describe(faults) == (
+    assert arguments.describe_faults(faults) == (
         "--reasoning: maybe is not one of its choices (on, off, auto)\n"
         "--atn-implementation: unknown to the installed transformers; use --attn-implementation"
     )

@@ -53,7 +53,7 @@ def gather(evidence: Evidence, errors: Errors, driver: str | None, minimum_toolk
                 else None,
                 "minimum_driver": driver_requirements.driver_for_cuda(version),
                 "runs": driver_requirements.runs_cuda(driver, version),
-                "full": versions.at_least(driver, driver_requirements.driver_for_cuda(version)),
+                "full": versions.is_at_least(driver, driver_requirements.driver_for_cuda(version)),
             }
         )
         for library in evidence.list(path + "/compat").entries:
@@ -66,7 +66,7 @@ def gather(evidence: Evidence, errors: Errors, driver: str | None, minimum_toolk
         "toolkits_too_old": [
             item["path"]
             for item in toolkits
-            if minimum_toolkit and versions.at_least(item["version"], minimum_toolkit) is False
+            if minimum_toolkit and versions.is_at_least(item["version"], minimum_toolkit) is False
         ],
         "compat_libraries": compat,
         "compat_in_library_path": _compat_in_path(evidence),

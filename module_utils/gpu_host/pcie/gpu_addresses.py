@@ -35,7 +35,7 @@ class PciDevice:
         return self.vendor == NVIDIA and self.pci_class >> 8 == 0x0680
 
 
-def devices(evidence: Evidence) -> dict[str, PciDevice] | None:
+def read_devices(evidence: Evidence) -> dict[str, PciDevice] | None:
     """Every device on the bus by address; None when sysfs does not show the bus.
 
     A device without `uevent` is left out.
@@ -72,7 +72,7 @@ def gpu_related(found: dict[str, PciDevice]) -> set[str]:
     return related | {address for address in found if address.rpartition(".")[0] in slots}
 
 
-def normal_form(text: str) -> str | None:
+def normalise_address(text: str) -> str | None:
     """The kernel's form of an address as a log spells it, None for anything else.
 
     '0000:9b:00', '0000:91:00.0', '00000000:01:00.0' and '07:00.0' are clear. The driver of 2009 wrote

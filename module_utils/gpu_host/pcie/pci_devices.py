@@ -33,7 +33,7 @@ IORESOURCE_MEM_64 = 0x00100000
 IORESOURCE_UNSET = 0x20000000
 
 
-def inventory(evidence: Evidence, errors: Errors) -> dict[str, dict[str, Any]] | None:
+def read_inventory(evidence: Evidence, errors: Errors) -> dict[str, dict[str, Any]] | None:
     """All PCI devices by address with vendor, device, class, driver and path; None if sysfs does not say.
 
     A kernel without PCI (the directory is absent) has none: the empty dictionary.
@@ -46,13 +46,13 @@ def inventory(evidence: Evidence, errors: Errors) -> dict[str, dict[str, Any]] |
     for address, entry in sorted(listing.entries.items()):
         if not ADDRESS.match(address):
             continue
-        device = identify(evidence, address, errors)
+        device = identify_device(evidence, address, errors)
         device["path"], device["root_complex"] = path_of(entry.target, address)
         devices[address] = device
     return devices
 
 
-def identify(evidence: Evidence, address: str, errors: Errors) -> dict[str, Any]:
+def identify_device(evidence: Evidence, address: str, errors: Errors) -> dict[str, Any]:
     """Identifiers and driver of one device from its uevent, or from vendor, device and class where there is none."""
     device: dict[str, Any] = dict.fromkeys(("vendor", "device", "class", "subsystem", "driver"))
     device["address"] = address
@@ -106,7 +106,7 @@ def add_detail(evidence: Evidence, device: dict[str, Any], errors: Errors) -> No
     errors.unanswered(config)
     data = config.data or b""
     device["config_bytes"] = len(data)
-    device["config"] = config_space.parse(data)
+    device["config"] = config_space.parse_config_space(data)
     if config.ok and device["config"] is None:
         errors.add(config.path, "the device does not answer: configuration space reads as all ones or is cut off")
     device["bars"] = _read_bars(evidence.read(base + "/resource"), device["config"], errors)

@@ -100,19 +100,19 @@ def grub_command_line(evidence: Evidence, errors: Errors) -> list[str] | None:
     if not main.ok:
         errors.unanswered(main)
         return None
-    variables = assignments(main.text, {})
+    variables = parse_assignments(main.text, {})
     directory = evidence.list(GRUB_DIRECTORY)
     for name in sorted(directory.entries):
         if name.endswith(".cfg"):
             reading = evidence.read("%s/%s" % (GRUB_DIRECTORY, name))
             errors.unanswered(reading)
-            variables = assignments(reading.text, variables)
+            variables = parse_assignments(reading.text, variables)
     return (
         "%s %s" % (variables.get("GRUB_CMDLINE_LINUX", ""), variables.get("GRUB_CMDLINE_LINUX_DEFAULT", ""))
     ).split()
 
 
-def assignments(text: str, before: dict[str, str]) -> dict[str, str]:
+def parse_assignments(text: str, before: dict[str, str]) -> dict[str, str]:
     """The variables after a shell file of plain assignments.
 
     Quotes, line breaks inside quotes, `$NAME` and `+=` are understood.

@@ -26,12 +26,12 @@ def known_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def label(address: str, index: int | None) -> str:
+def label_gpu(address: str, index: int | None) -> str:
     """What a person calls the GPU: its index of nvidia-smi, where that is known, and its address."""
     return "GPU at %s" % address if index is None else "GPU %s (%s)" % (index, address)
 
 
-def offending(
+def list_offenders(
     devices: dict[str, Facts] | None, whole: bool, judge: Callable[[Facts], Verdict]
 ) -> list[dict[str, Any]] | None:
     """``[{address, index, label, …details}]`` of the GPUs that `judge` objects to; None as the module's text says."""
@@ -45,12 +45,12 @@ def offending(
         if verdict is None:
             unsure = True
         elif verdict is not False:
-            named = {"address": where, "index": facts["index"], "label": label(where, facts["index"])}
+            named = {"address": where, "index": facts["index"], "label": label_gpu(where, facts["index"])}
             found.append({**named, **(verdict if isinstance(verdict, dict) else {})})
     return found if found or not unsure else None
 
 
-def findings(devices: dict[str, Facts] | None, whole: bool) -> dict[str, Any]:
+def find_offenders(devices: dict[str, Facts] | None, whole: bool) -> dict[str, Any]:
     """Every computed list, by name; the same names always.
 
     Each entry has ``address``, ``index``, ``label`` and what is named here.
@@ -73,7 +73,7 @@ def findings(devices: dict[str, Facts] | None, whole: bool) -> dict[str, Any]:
     ``link_width_lowest``, ``link_generation_max_lowest``. ``loaded``: addresses under load. ``idle``; ``busy``:
     ``[{address, index, reason}]``.
     """
-    lists = {name: offending(devices, whole, judge) for name, judge in _JUDGES.items()}
+    lists = {name: list_offenders(devices, whole, judge) for name, judge in _JUDGES.items()}
     return {**lists, **_spread(devices, whole), **_use(devices, whole)}
 
 

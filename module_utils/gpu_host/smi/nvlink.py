@@ -14,7 +14,7 @@ _LINK = re.compile(
 _LINES_LIMIT = 20_000
 
 
-def parse(data: bytes) -> dict[int, list[dict[str, Any]]] | None:
+def parse_nvlink(data: bytes) -> dict[int, list[dict[str, Any]]] | None:
     """GPU index -> ``[{link, speed_gb_s, active}]``; an empty list for a GPU without NVLink.
 
     None if `data` names no GPU.
@@ -23,7 +23,7 @@ def parse(data: bytes) -> dict[int, list[dict[str, Any]]] | None:
     """
     found: dict[int, list[dict[str, Any]]] = {}
     links: list[dict[str, Any]] | None = None
-    for line in smi_values.plain(data.decode("utf-8", "replace")).split("\n")[:_LINES_LIMIT]:
+    for line in smi_values.strip_codes(data.decode("utf-8", "replace")).split("\n")[:_LINES_LIMIT]:
         gpu = _GPU.fullmatch(line.strip()[:300])
         link = _LINK.fullmatch(line[:300])
         if gpu is not None:
@@ -38,7 +38,7 @@ def parse(data: bytes) -> dict[int, list[dict[str, Any]]] | None:
     return found or None
 
 
-def summarise(links: list[dict[str, Any]]) -> dict[str, Any]:
+def summarise_nvlink(links: list[dict[str, Any]]) -> dict[str, Any]:
     """``{links, active, inactive, unknown, speed_gb_s}`` of one GPU.
 
     Counts, numbers of the inactive links, lowest speed of an active one.

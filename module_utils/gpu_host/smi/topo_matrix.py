@@ -38,11 +38,11 @@ class Matrix:
         return sorted({int(match.group(1)) for match in named if match})
 
 
-def parse(data: bytes) -> Matrix | None:
+def parse_matrix(data: bytes) -> Matrix | None:
     """The matrix in `data`, or None if it holds none."""
     matrix = Matrix()
     legend = False
-    for raw in smi_values.plain(data.decode("utf-8", "replace")).split("\n")[:_LINES_LIMIT]:
+    for raw in smi_values.strip_codes(data.decode("utf-8", "replace")).split("\n")[:_LINES_LIMIT]:
         line = raw[:_LINE_LIMIT]
         words = line.split()
         if not words:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .. import engines
-from ..arguments import options_of
+from ..arguments import parse_options
 from . import result_files
 from .job import Job
 
@@ -179,7 +179,7 @@ REFUSED_BY = {"transformers": "transformers serve refuses its requests (the fiel
 
 def find_faults(generator: Generator, text: str, job: Job) -> list[str]:
     """What speaks against this generator, from its --help: options that it lacks, choices that it does not name."""
-    known = options_of(text)
+    known = parse_options(text)
     found = []
     for option in dict.fromkeys(option for option, _value in generator.required(job)):
         wanted = generator.choices.get(option)
@@ -195,7 +195,7 @@ def find_faults(generator: Generator, text: str, job: Job) -> list[str]:
 
 def select_options(generator: Generator, text: str, job: Job) -> list[str]:
     """Those of the optional options that the installed version has, from its --help."""
-    known = options_of(text)
+    known = parse_options(text)
     return [option for option, _value in generator.optional(job) if option in known]
 
 
@@ -237,9 +237,9 @@ def find_tokenizer(engine: str | None, words: Sequence[str]) -> str | None:
 
     None where the command does not say.
     """
-    settings = engines.flags(words)
+    settings = engines.parse_flags(words)
     given = (settings.get(name) for name in ("tokenizer-path", "tokenizer"))
-    return next((value for value in given if isinstance(value, str)), None) or engines.model_path(engine, words)
+    return next((value for value in given if isinstance(value, str)), None) or engines.find_model_path(engine, words)
 
 
 def describe_server(facts: Mapping[str, Any]) -> dict[str, Any]:
@@ -258,5 +258,5 @@ def describe_server(facts: Mapping[str, Any]) -> dict[str, Any]:
         "environment": {str(name): str(value) for name, value in named.items()} if isinstance(named, dict) else {},
         "user_id": process.get("user_id"),
         "tokenizer": find_tokenizer(facts.get("engine"), words),
-        "trust_remote_code": "trust-remote-code" in engines.flags(words),
+        "trust_remote_code": "trust-remote-code" in engines.parse_flags(words),
     }

@@ -47,7 +47,7 @@ def read_log(
     With `since` (when the process started) nothing that an earlier process wrote counts, even if the new one ended
     before its first usual line.
     """
-    engine = engine or engines.of_log(text[-200000:]) or engines.of_log(text[:200000])
+    engine = engine or engines.find_engine_of_log(text[-200000:]) or engines.find_engine_of_log(text[:200000])
     lines = _of_last_start(_not_before(list(parse_lines(text, now, utc_offset_s)), since), engine)
     state = _State(engine)
     for line in lines:
