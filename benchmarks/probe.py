@@ -1,5 +1,6 @@
-"""How close the probe comes to its plan, on a machine with GPUs: prints one line for each target and exits 1 where one
-is missed.
+"""How close the probe comes to its plan, on a machine with GPUs.
+
+Prints one line for each target and exits 1 where one is missed.
 
     python3 benchmarks/probe.py [--json FILE]
 
@@ -42,8 +43,10 @@ def importable() -> None:
 
 
 def plain_loop() -> dict[str, float]:
-    """Median GB/s of a plain loop for each directed pair ("0->1"), each GPU's own context, peer access on where the
-    driver grants it."""
+    """Median GB/s of a plain loop for each directed pair ("0->1").
+
+    Each GPU has its own context, peer access is on where the driver grants it.
+    """
     sys.path.insert(0, str(ROOT / "module_utils"))
     from gpu_probe.driver import Cuda, CudaError  # noqa: PLC0415
 

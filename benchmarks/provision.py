@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""What a run of provision.yml that finds nothing to do costs on one real systemd host, against `ansible -m ping` on the
-same host.
+"""What a run of provision.yml that finds nothing to do costs on one real systemd host.
+
+It is compared with `ansible -m ping` on the same host.
 
     sudo .venv/3.*/bin/python benchmarks/provision.py --runs 5
 

@@ -130,8 +130,10 @@ def compare(directory: Path, hosts: int, forks: int, runs: int) -> tuple[bool, f
 
 
 def memory(directory: Path, hosts: int, forks: int, peak_mib: float) -> bool:
-    """Whether one more host costs the controller little: the peak with all hosts against the peak with a quarter of
-    them."""
+    """Whether one more host costs the controller little.
+
+    Compares the peak with all hosts with the peak with a quarter of them.
+    """
     fewer = max(hosts // 4, 1)
     playbook, _adhoc = programs()
     command = [playbook, "validate.yml", "-i", str(fleet(directory, fewer)), "--forks", str(forks)]

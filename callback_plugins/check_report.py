@@ -35,16 +35,13 @@ import time
 from pathlib import Path
 from typing import Any, Callable
 
-import ansible.module_utils
 import ansible.release
 from ansible import constants as C
 from ansible.plugins.callback import CallbackBase
+from ansible.plugins.loader import action_loader
 
 _ROOT = Path(__file__).resolve().parents[1]
-_OURS = str(_ROOT / "module_utils")
-if _OURS not in ansible.module_utils.__path__:
-    ansible.module_utils.__path__.append(_OURS)
-
+action_loader.get("gpu_host_action", class_only=True)  # which puts our module_utils in reach
 collector = importlib.import_module("ansible.module_utils.gpu_report.collector")
 terminal = importlib.import_module("ansible.module_utils.gpu_report.terminal")
 writers = importlib.import_module("ansible.module_utils.gpu_report.writers")
@@ -61,8 +58,10 @@ _TONES = {
 
 
 def _kept(method: Callable[..., None]) -> Callable[..., None]:
-    """Ansible turns an exception in a callback into a warning; ours is kept, so that the run cannot end as if all were
-    well."""
+    """Ansible turns an exception in a callback into a warning.
+
+    Ours is kept, so that the run cannot end as if all were well.
+    """
 
     @functools.wraps(method)
     def wrapper(self: Any, *args: Any, **kwargs: Any) -> None:
@@ -147,7 +146,7 @@ class CallbackModule(CallbackBase):
         written, problems = writers.write_all(report, self._directory())
         columns = getattr(self._display, "columns", _WIDTH)
         width = min(_WIDTH, columns) if sys.stdout.isatty() else _WIDTH
-        for text, tone in terminal.render(
+        for text, tone in terminal.render_terminal(
             report, width, self._display.verbosity, tuple(_shown(path) for path in written)
         ):
             self._display.display(text, color=_TONES.get(tone))

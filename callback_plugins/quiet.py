@@ -7,7 +7,8 @@ name: quiet
 type: stdout
 short_description: default output, short for the tasks of this project
 description:
-  - The output of P(ansible.builtin.default#callback), except that facts and checks print one line where something is wrong, and nothing else.
+  - The output of P(ansible.builtin.default#callback), except that facts and checks print one line where something is
+    wrong, and nothing else.
   - C(-v) prints one line for every host; C(-vv) prints everything.
 extends_documentation_fragment:
   - default_callback
@@ -28,7 +29,6 @@ SHORT = {
     "p2p_facts",
     "proxmox_facts",
     "inference_server_facts",
-    "write_bundle",
     "validate_argument_spec",
 }
 

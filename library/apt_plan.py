@@ -5,7 +5,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: apt_plan
-short_description: Say what adding a package source and installing packages would do, and refuse before anything is changed
+short_description: Say what adding a package source and installing packages would do, and refuse beforehand
 description:
   - Downloads the key of the source and compares its fingerprint, lets apt fetch and verify the source in a scratch
     directory, and lets apt work out the installation there. Nothing of the host is changed, in check mode or not.
@@ -16,7 +16,7 @@ description:
   - Names who uses the GPUs, so that the caller can stop before it disturbs them.
 options:
   systems:
-    description: Table by system (V(debian12), V(ubuntu2404), V(pve9), V(rhel10)) of its repository and its package sets.
+    description: Table by system (V(debian12), V(ubuntu2404), V(pve9), V(rhel10)) of repository and package sets.
     type: dict
     required: true
   source:
@@ -25,7 +25,7 @@ options:
     choices: [nvidia, distribution, none]
     default: nvidia
   repository:
-    description: Overrides for the repository of the table, with the keys uris, suites, components, key_url, fingerprints.
+    description: Overrides for the repository of the table; keys are uris, suites, components, key_url, fingerprints.
     type: dict
     default: {}
   package_set:
@@ -84,7 +84,7 @@ options:
     type: bool
     default: false
   cuda_versions:
-    description: CUDA toolkits to install, such as V(12.8); each adds its package and is compared with O(driver_version).
+    description: CUDA toolkits to install, such as V(12.8); each adds its package and is compared with the driver.
     type: list
     elements: str
     default: []
@@ -177,7 +177,7 @@ def headline(plan: dict) -> str:
     version = (
         "" if not after else "driver %s" % after if before == after else "driver %s -> %s" % (before or "none", after)
     )
-    return ", ".join(part for part in (version, apt_planning.summary(plan.get("steps", []))) if part)
+    return ", ".join(part for part in (version, apt_planning.summarise_steps(plan.get("steps", []))) if part)
 
 
 def one_line(plan: dict) -> str:
@@ -225,10 +225,10 @@ def main() -> None:
     patterns = module.params["server_units"]
     planner = apt_planning.Planner(module.params, fetch)
     try:
-        notes = toolkits.notes(module.params["cuda_versions"], module.params["driver_version"])
+        notes = toolkits.make_notes(module.params["cuda_versions"], module.params["driver_version"])
         module.params["packages"] = [
             *module.params["packages"],
-            *(toolkits.package(version) for version in module.params["cuda_versions"]),
+            *(toolkits.package_name(version) for version in module.params["cuda_versions"]),
         ]
         plan = planner.plan()
     except PlanError as error:
@@ -241,9 +241,9 @@ def main() -> None:
         notes=notes,
         summary=one_line(plan),
         headline=headline(plan),
-        lines=apt_planning.lines(plan.get("steps", [])),
+        lines=apt_planning.describe_steps(plan.get("steps", [])),
         system=planner.system,
-        in_use=gpu_users.look(LiveEvidence(), UNIT_NAMES if patterns is None else patterns),
+        in_use=gpu_users.find_gpu_users(LiveEvidence(), UNIT_NAMES if patterns is None else patterns),
     )
 
 

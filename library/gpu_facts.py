@@ -59,10 +59,13 @@ ARGUMENT_SPEC = {
 
 
 def facts(evidence: Evidence, params: dict) -> dict:
-    """The module's result for `evidence`; what the action plugin calls for a recorded host. ValueError: bad arguments."""
+    """The module's result for `evidence`; what the action plugin calls for a recorded host.
+
+    ValueError: bad arguments.
+    """
     subset = params.get("gather_subset") or ["all"]
-    return fact_module.result("gpu_facts", "gpu_host", evidence, params, lambda seen: gather(seen, subset))
+    return fact_module.build_result("gpu_facts", "gpu_host", evidence, params, lambda seen: gather(seen, subset))
 
 
 if __name__ == "__main__":
-    fact_module.main(ARGUMENT_SPEC, facts)
+    fact_module.run_module(ARGUMENT_SPEC, facts)

@@ -66,7 +66,7 @@ def main() -> None:
         module.exit_json(
             changed=bool(modules), reloaded=False, reason="check mode" if modules else "no module is loaded"
         )
-    outcome = reloading.reload(LiveEvidence(), modules, units)
+    outcome = reloading.reload_modules(LiveEvidence(), modules, units)
     if outcome["failed"]:
         module.fail_json(msg=outcome["reason"], log=outcome["log"])
     module.exit_json(changed=True, reloaded=outcome["reloaded"], reason=outcome["reason"], log=outcome["log"])

@@ -46,7 +46,7 @@ def main() -> None:
         argument_spec={"server_units": {"type": "list", "elements": "str"}}, supports_check_mode=True
     )
     patterns = module.params["server_units"]
-    in_use = gpu_users.look(LiveEvidence(), UNIT_NAMES if patterns is None else patterns)
+    in_use = gpu_users.find_gpu_users(LiveEvidence(), UNIT_NAMES if patterns is None else patterns)
     module.exit_json(changed=False, in_use=in_use)
 
 

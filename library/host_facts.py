@@ -1,5 +1,8 @@
 #!/usr/bin/python
-"""Documentation of the host_facts action; the code is plugins/action/host_facts.py and runs the modules of the facts."""
+"""Documentation of the host_facts action.
+
+The code is plugins/action/host_facts.py and runs the modules of the facts.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ description:
   - Runs M(gpu_facts) on the host and, where they are wanted, M(proxmox_facts), M(p2p_facts) and
     M(inference_server_facts), in one task.
   - With O(bundle) the same facts come from a file that C(capture.yml) wrote, read on the controller.
+  - With O(capture_dest) everything that was read is written to a bundle on the controller.
 options:
   gather_subset:
     description: Subjects of M(gpu_facts) to gather.
@@ -51,7 +55,8 @@ options:
     description: The systemd unit of the server.
     type: str
   server_log:
-    description: The log file of the server, where it is neither the journal nor the file that the process writes its output to.
+    description:
+      - The log file of the server, where it is neither the journal nor the file that the process writes its output to.
     type: path
   server_api_key:
     description: The key of the server's API, if it wants one.
@@ -65,6 +70,17 @@ options:
     description: What the inventory means, C(gpu_host_expected.server).
     type: dict
     default: {}
+  capture_dest:
+    description:
+      - The bundle to write on the controller, compressed, readable by its owner only, whole or not at all. Missing
+        directories are made. Nothing is written in check mode.
+    type: path
+  capture_anonymous:
+    description:
+      - Replace UUIDs, serial numbers, MAC and IP addresses and the name of the host in the bundle, each by the same
+        stand-in everywhere.
+    type: bool
+    default: false
 attributes:
   check_mode:
     support: full
@@ -81,11 +97,29 @@ EXAMPLES = r"""
   host_facts:
     proxmox: true
     probe: 'false'
+
+- name: Write what is read to a bundle
+  host_facts:
+    server: 'true'
+    capture_dest: bundles/{{ inventory_hostname }}.jsonl.gz
 """
 
 RETURN = r"""
 ansible_facts:
-  description: The facts, under C(gpu_host) and, each where it was gathered, C(proxmox), C(p2p_probe) and C(inference_server).
+  description:
+    - The facts, under C(gpu_host) and, each where it was gathered, C(proxmox), C(p2p_probe) and C(inference_server).
   returned: always
   type: dict
+dest:
+  description: The bundle, as an absolute path.
+  returned: with O(capture_dest)
+  type: str
+records:
+  description: How many files, directories, commands and requests the bundle holds.
+  returned: with O(capture_dest)
+  type: int
+size_bytes:
+  description: Its size.
+  returned: with O(capture_dest)
+  type: int
 """

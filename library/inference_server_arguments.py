@@ -101,7 +101,7 @@ def main() -> None:
     question = list(engine.help)
     outcome = evidence.run(["env", *settings, *params["command"], *question], params["timeout"])
     text = outcome.text + "\n" + outcome.error_text
-    options = arguments.options_of(text)
+    options = arguments.parse_options(text)
     if not outcome.ok or outcome.rc or not options:
         last = next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "no output")
         why = outcome.reason or "exit status %s: %s" % (outcome.rc, last[:300])
@@ -109,16 +109,16 @@ def main() -> None:
         module.fail_json(
             msg="%s does not show its options (%s). Is the engine installed in that environment?" % (asked, why)
         )
-    found = arguments.problems(params["arguments"], options, engine)
-    shortened = arguments.shortened(params["arguments"], options, engine)
-    kind = model_type.read(evidence, params["model"] or "", params["command"], environment)
+    found = arguments.find_problems(params["arguments"], options, engine)
+    shortened = arguments.find_shortened(params["arguments"], options, engine)
+    kind = model_type.read_model_type(evidence, params["model"] or "", params["command"], environment)
     result = {"changed": False, "problems": found, "shortened": shortened, "options": len(options), "model_type": kind}
     wrong = []
     if found:
         wrong.append(
-            "The installed %s does not take these arguments:\n%s" % (params["engine"], arguments.describe(found))
+            "The installed %s does not take these arguments:\n%s" % (params["engine"], arguments.describe_faults(found))
         )
-    unusable = model_path.problem(evidence, params["model"] or "", params["user"])
+    unusable = model_path.find_problem(evidence, params["model"] or "", params["user"])
     if unusable and module.check_mode:  # without check mode, an earlier task may have brought it
         module.warn(unusable)
     elif unusable:

@@ -7,9 +7,9 @@ DOCUMENTATION = r"""
 module: inference_server_facts
 short_description: Say whether an inference server serves, starts, is stuck or has failed, on which settings, and why
 description:
-  - Finds the server of a host (of an engine in C(module_utils/gpu_server/engines/)) by its processes or its unit, and reads its live
-    arguments and environment, its ranks and their GPUs, its log since the last start, its HTTP API, and what is
-    installed beside its Python.
+  - Finds the server of a host (of an engine in C(module_utils/gpu_server/engines/)) by its processes or its unit,
+    and reads its live arguments and environment, its ranks and their GPUs, its log since the last start, its HTTP
+    API, and what is installed beside its Python.
   - Needs nothing but Python 3.9 on the host. Never fails because something is absent or unreadable; what could not be
     read is V(null) in the facts and explained in C(errors).
   - Reads only. With O(generate) it also asks the server for one short answer, twice.
@@ -79,7 +79,9 @@ EXAMPLES = r"""
 
 RETURN = r"""
 ansible_facts:
-  description: The facts, under the one key C(inference_server). docs/facts.md lists them. V(null) where a bundle holds nothing of a server.
+  description:
+    - The facts, under the one key C(inference_server). docs/facts.md lists them.
+    - V(null) where a bundle holds nothing of a server.
   returned: always
   type: dict
 bundle_text:
@@ -116,8 +118,8 @@ def facts(evidence: Evidence, params: dict) -> dict:
         found = gather(seen, params, errors)
         return None if found is None else {**found, "errors": errors.entries}
 
-    return fact_module.result("inference_server_facts", "inference_server", evidence, params, gathered)
+    return fact_module.build_result("inference_server_facts", "inference_server", evidence, params, gathered)
 
 
 if __name__ == "__main__":
-    fact_module.main(ARGUMENT_SPEC, facts)
+    fact_module.run_module(ARGUMENT_SPEC, facts)

@@ -98,7 +98,9 @@ EXAMPLES = r"""
 
 RETURN = r"""
 generator:
-  description: What measured, C({name, version, start, passed_over}); C(passed_over) is C([{name, why}]) of those that would have been better.
+  description:
+    - What measured, C({name, version, start, passed_over}).
+    - C(passed_over) is C([{name, why}]) of those that would have been better.
   returned: always
   type: dict
 cells:
@@ -119,6 +121,7 @@ import tempfile
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.gpu_server.load import generator_find, generator_run, generators
+from ansible.module_utils.gpu_server.load.job import Job
 
 ARGUMENT_SPEC = {
     **generators.ARGUMENTS,
@@ -130,9 +133,9 @@ ARGUMENT_SPEC = {
 def main() -> None:
     module = AnsibleModule(argument_spec=ARGUMENT_SPEC, supports_check_mode=False)
     params = module.params
-    server = generators.server_of(params["server"])
+    server = generators.describe_server(params["server"])
     jobs = [
-        generators.Job(
+        Job(
             params["base"], params["model"], time_limit=params["time_limit"], seed=int.from_bytes(os.urandom(3), "big"),
             tokenizer=server["tokenizer"], trust_remote_code=server["trust_remote_code"], **cell,
         )
@@ -150,11 +153,13 @@ def main() -> None:
         )
     if params["step"] == "run":
         order = generator_run.Order(jobs[0], params["how"], server, params["api_key"])
-        directory = generator_run.detached(lambda place: generator_run.run(place, order))
+        directory = generator_run.run_detached(lambda place: generator_run.run_load(place, order))
         module.exit_json(changed=False, directory=directory)
     directory = tempfile.mkdtemp(prefix="benchmark-")
     try:
-        found = generator_find.find(params["generator"], params["generator_python"], server, jobs[0], directory)
+        found = generator_find.find_generator(
+            params["generator"], params["generator_python"], server, jobs[0], directory
+        )
     except generator_find.NoGeneratorError as error:
         module.fail_json(msg="The load generator %s cannot be used: %s" % (params["generator"], error))
     finally:

@@ -38,11 +38,15 @@ options:
     type: float
     default: 5
   patience_scale:
-    description: Factor on the time that each phase may show nothing new (3 minutes to connect ranks, 5 to load weights, 15 to compile).
+    description:
+      - Factor on the time that each phase may show nothing new (3 minutes to connect ranks, 5 to load weights, 15 to
+        compile).
     type: float
     default: 1.0
   limit:
-    description: Seconds after which the wait ends in any case, with the phase and the likeliest cause. V(0) is for as long as something moves.
+    description:
+      - Seconds after which the wait ends in any case, with the phase and the likeliest cause.
+      - V(0) is for as long as something moves.
     type: int
     default: 7200
 attributes:

@@ -92,8 +92,8 @@ def main() -> None:
     if bad:
         module.fail_json(msg="The options of %s are not a dictionary of option and value." % ", ".join(bad))
     try:
-        text = module_options.render(wanted)
-        problems = module_options.conflicts(evidence, errors, wanted, path)
+        text = module_options.render_options(wanted)
+        problems = module_options.find_conflicts(evidence, errors, wanted, path)
     except module_options.OptionError as error:
         module.fail_json(msg="%s. Nothing was changed." % error)
     if problems:
@@ -102,7 +102,7 @@ def main() -> None:
             % "; ".join(problems),
             conflicts=problems,
         )
-    unknown = module_options.unknown_parameters(evidence, wanted)
+    unknown = module_options.find_unknown_parameters(evidence, wanted)
     if unknown:
         module.fail_json(
             msg="%s, so the kernel would ignore it. Nothing was changed. `modinfo -p MODULE` lists what there is."
@@ -114,7 +114,7 @@ def main() -> None:
     changed = before.text != text
     if changed and not module.check_mode:
         write(module, path, text)
-    rows = module_options.rows(evidence, wanted)
+    rows = module_options.compare_options(evidence, wanted)
     waiting = [row for row in rows if row["pending"]]
     result = {
         "rows": rows,
@@ -123,11 +123,11 @@ def main() -> None:
             % (row["module"], row["option"], row["live"], row["wanted"])
             for row in waiting
         ],
-        "reload": module_options.to_reload(
+        "reload": module_options.list_modules_to_reload(
             sorted({row["module"] for row in waiting}),
             [name for name in module_options.UNLOAD_ORDER if os.path.isdir("/sys/module/" + name)],
         ),
-        "in_use": gpu_users.look(evidence, UNIT_NAMES if patterns is None else patterns),
+        "in_use": gpu_users.find_gpu_users(evidence, UNIT_NAMES if patterns is None else patterns),
         "initramfs": next(
             (
                 tool

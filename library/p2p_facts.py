@@ -122,10 +122,10 @@ def facts(evidence: Evidence, params: dict) -> dict:
 
     def gather(seen: Evidence) -> dict:
         errors = Errors("probe")
-        found = p2p_probe.facts(seen, params, errors, getattr(evidence, "only_initialise", None))
+        found = p2p_probe.gather(seen, params, errors, getattr(evidence, "only_initialise", None))
         return {**found, "errors": errors.entries}
 
-    return fact_module.result("p2p_facts", "p2p_probe", evidence, params, gather)
+    return fact_module.build_result("p2p_facts", "p2p_probe", evidence, params, gather)
 
 
 def live(params: dict) -> ProbeEvidence:
@@ -136,9 +136,9 @@ def live(params: dict) -> ProbeEvidence:
     options = {"buffer_mib": params["buffer_mib"], "init_limit_s": params["init_limit"], "loopback": params["loopback"]}
     evidence = ProbeEvidence(options, params["time_limit"])
     environment = {str(name): str(value) for name, value in params["environment"].items()}
-    evidence.commands[all_reduce.COLLECTIVE_COMMAND] = all_reduce.command(params["python"], environment)
+    evidence.commands[all_reduce.COLLECTIVE_COMMAND] = all_reduce.make_command(params["python"], environment)
     return evidence
 
 
 if __name__ == "__main__":
-    fact_module.main(ARGUMENT_SPEC, facts, live)
+    fact_module.run_module(ARGUMENT_SPEC, facts, live)

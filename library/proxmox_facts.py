@@ -47,8 +47,8 @@ ARGUMENT_SPEC = fact_module.ARGUMENTS
 
 def facts(evidence: Evidence, params: dict) -> dict:
     """The module's result for `evidence`; what the action plugin calls for a recorded host."""
-    return fact_module.result("proxmox_facts", "proxmox", evidence, params, gather_host)
+    return fact_module.build_result("proxmox_facts", "proxmox", evidence, params, gather_host)
 
 
 if __name__ == "__main__":
-    fact_module.main(ARGUMENT_SPEC, facts)
+    fact_module.run_module(ARGUMENT_SPEC, facts)

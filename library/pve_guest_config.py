@@ -34,7 +34,9 @@ options:
     elements: str
     required: true
   machine:
-    description: The machine type of a VM, such as V(q35). A version that is pinned (C(pc-q35-9.2)) stays. The default leaves it alone.
+    description:
+      - The machine type of a VM, such as V(q35). A version that is pinned (C(pc-q35-9.2)) stays.
+      - The default leaves it alone.
     type: str
   pcie:
     description: Whether a VM's GPUs are attached to the PCI Express bus, which needs Q35.
@@ -122,8 +124,8 @@ from ansible.module_utils.gpu_host.evidence.interface import Evidence
 from ansible.module_utils.gpu_host.evidence.live import LiveEvidence
 from ansible.module_utils.gpu_host.proxmox import gather_host
 from ansible.module_utils.gpu_host.pve import guest_config
-from ansible.module_utils.gpu_host.pve.card_claims import label
-from ansible.module_utils.gpu_host.pve.vm_config import address
+from ansible.module_utils.gpu_host.pve.card_claims import label_claim
+from ansible.module_utils.gpu_host.pve.vm_config import parse_address
 from ansible.module_utils.gpu_provision import pve_apply, pve_plan
 
 ARGUMENT_SPEC = {
@@ -154,7 +156,7 @@ def wanted_gpus(names: list, facts: dict) -> list:
         return sorted(cards)
     found = []
     for name in names:
-        parsed = address(name)
+        parsed = parse_address(name)
         place = "%s.%d" % (parsed[0], parsed[1] or 0) if parsed else name
         if place not in cards:
             raise ValueError("%s is no NVIDIA GPU of this host; it has %s" % (name, ", ".join(sorted(cards)) or "none"))
@@ -174,7 +176,7 @@ def refuse_two_owners(gpus: list, vmid: str, kind: str, facts: dict) -> None:
                     "%s belongs to %s. Take it from there first (give that guest `gpus` without it, listed before "
                     "this one), or stop that guest."
                 )
-                raise ValueError(text % (place, label(claim)))
+                raise ValueError(text % (place, label_claim(claim)))
 
 
 def plan(params: dict, facts: dict, text: str) -> pve_plan.Plan:
@@ -182,7 +184,7 @@ def plan(params: dict, facts: dict, text: str) -> pve_plan.Plan:
     vmid, kind = str(params["vmid"]), params["type"]
     gpus = wanted_gpus(params["gpus"], facts)
     refuse_two_owners(gpus, vmid, kind, facts)
-    config = guest_config.parse(text)
+    config = guest_config.parse_config(text)
     if kind == "vm":
         clique = params["clique"]
         if clique not in ("keep", "remove") and not (clique.isdigit() and int(clique) <= 15):
@@ -222,10 +224,12 @@ def known_majors(evidence: Evidence) -> list:
 
 def shown(text: str, change: pve_plan.Plan) -> dict:
     """The settings that change, before and after, for --diff."""
-    settings = guest_config.parse(text).current.settings()
+    settings = guest_config.parse_config(text).current.settings()
     keys = sorted({*change.set, *change.delete})
     dropped = [
-        line.text.rstrip("\n") for line in guest_config.parse(text).current.lines if line.number in change.drop_lines
+        line.text.rstrip("\n")
+        for line in guest_config.parse_config(text).current.lines
+        if line.number in change.drop_lines
     ]
     before = ["%s: %s" % (key, settings[key]) for key in keys if key in settings] + dropped
     after = ["%s: %s" % (key, change.set[key]) for key in keys if key in change.set]
@@ -256,7 +260,9 @@ def configure(params: dict, check_mode: bool, evidence: Evidence, guest: pve_app
             guest.configure(change.arguments(), text)
         if change.drop_lines:
             now = guest.text()
-            guest.replace(now, guest_config.without_lines(guest_config.parse(now), plan(params, facts, now).drop_lines))
+            guest.replace(
+                now, guest_config.without_lines(guest_config.parse_config(now), plan(params, facts, now).drop_lines)
+            )
         facts = gather_host(evidence)
     entry = (facts["vms"] if guest.kind == "vm" else facts["containers"] or {}).get(guest.vmid, {})
     reasons = list(entry.get("restart_pending") or [])

@@ -41,7 +41,8 @@ options:
     elements: str
     default: []
   run_tags:
-    description: The tags of the run (C(ansible_run_tags)). Those that are tags of checks select checks; others are none of ours.
+    description:
+      - The tags of the run (C(ansible_run_tags)). Those that are tags of checks select checks; others are none of ours.
     type: list
     elements: str
     default: []
@@ -100,7 +101,8 @@ problems:
   type: list
   elements: str
 summary:
-  description: Counts of every status, RV(summary.ready), and the ids in RV(summary.not_ready_because) and RV(summary.warnings).
+  description:
+    - Counts of every status, RV(summary.ready), and the ids in RV(summary.not_ready_because) and RV(summary.warnings).
   returned: always
   type: dict
 """

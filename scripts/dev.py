@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Sets up what a clone needs and runs it: `python3 scripts/dev.py validate | test | lint | bench | docs | setup |
-packages`.
+"""Sets up what a clone needs and runs it:
+
+`python3 scripts/dev.py validate | test | lint | bench | docs | setup | packages`.
 
 Everything lands in .venv/ inside the clone. `test` also installs the Debian packages of tests/packages.txt where it
 runs as root on Debian or Ubuntu (`packages` does only that); elsewhere the tests that need them are skipped by name.

@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
-"""Writes docs/checks.md from checks/*.yml, and docs/facts.md from the docstrings of the readers. `--check` only says
-whether they are current."""
+"""Writes docs/checks.md, docs/facts.md and checks/check.schema.json; `--check` only says whether they are current.
+
+The first is made from checks/*.yml, the second from the docstrings of the readers, the schema from the rules.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,8 @@ import yaml
 ROOT = Path(__file__).resolve().parents[1]
 ansible.module_utils.__path__.append(str(ROOT / "module_utils"))
 
-from ansible.module_utils.gpu_checks import checks as loading
+from ansible.module_utils.gpu_checks import check_files as loading
+from ansible.module_utils.gpu_checks import rules
 
 NOTE = "<!-- Written by `make docs` from %s. Change it there. -->\n\n"
 
@@ -25,8 +28,8 @@ def items() -> dict[str, list[dict[str, Any]]]:
     files = {
         str(path): yaml.safe_load(path.read_text(encoding="utf-8")) for path in sorted((ROOT / "checks").glob("*.yml"))
     }
-    loading.build(files)
-    return {Path(path).name: loading.with_on(content) for path, content in files.items()}
+    loading.build_checks(files)
+    return {Path(path).name: loading.restore_on_keys(content) for path, content in files.items()}
 
 
 def checks_page() -> str:
@@ -107,28 +110,29 @@ def _line(text: Any) -> str:
 # Heading -> (module, function whose docstring lists the facts).
 FACTS = [
     *((subject, "gpu_host/%s.py" % subject, "gather") for subject in (
-        "gpus", "p2p", "topology", "driver", "modules", "kernel", "pci", "iommu", "virtualization", "device_nodes", "kernel_log", "system",
+        "gpus", "p2p", "topology", "driver", "modules", "kernel", "pci", "iommu", "virtualization", "device_nodes",
+        "kernel_log", "system",
     )),
-    ("joined", "gpu_host/cross_facts.py", "join"),
+    ("joined", "gpu_host/cross_facts.py", "join_facts"),
     ("server", "gpu_server/gather.py", "gather"),
-    ("probe (`p2p_facts`)", "gpu_host/p2p_probe.py", "facts"),
-    ("probe.collective", "gpu_host/probe/all_reduce.py", "facts"),
+    ("probe (`p2p_facts`)", "gpu_host/p2p_probe.py", "gather"),
+    ("probe.collective", "gpu_host/probe/all_reduce.py", "summarise_all_reduce"),
     ("proxmox (`proxmox_facts`)", "gpu_host/proxmox.py", "gather"),
     ("proxmox.boot", "gpu_host/pve/node_boot.py", "gather"),
-    ("proxmox.driver", "gpu_host/pve/node_driver.py", "driver"),
-    ("proxmox.at_boot", "gpu_host/pve/node_driver.py", "at_boot"),
-    ("proxmox.gpus", "gpu_host/pve/card_claims.py", "gpus"),
-    ("proxmox.vms", "gpu_host/pve/node_guests.py", "vms"),
-    ("proxmox.containers", "gpu_host/pve/node_guests.py", "containers"),
-    ("hypervisor", "gpu_host/proxmox.py", "for_guest"),
+    ("proxmox.driver", "gpu_host/pve/node_driver.py", "read_driver"),
+    ("proxmox.at_boot", "gpu_host/pve/node_driver.py", "find_nodes_at_boot"),
+    ("proxmox.gpus", "gpu_host/pve/card_claims.py", "list_gpus"),
+    ("proxmox.vms", "gpu_host/pve/node_guests.py", "read_vms"),
+    ("proxmox.containers", "gpu_host/pve/node_guests.py", "read_containers"),
+    ("hypervisor", "gpu_host/proxmox.py", "select_guest"),
 ]  # fmt: skip
 # Subject -> the functions whose facts stand beside those of its reader.
 BESIDE = {
-    "gpus": [("gpu_host/smi/gpu_findings.py", "findings")],
-    "p2p": [("gpu_host/p2p.py", "summary")],
-    "topology": [("gpu_host/topology.py", "summary")],
+    "gpus": [("gpu_host/smi/gpu_findings.py", "find_offenders")],
+    "p2p": [("gpu_host/p2p.py", "summarise_statuses")],
+    "topology": [("gpu_host/topology.py", "summarise_topology")],
     "driver": [
-        ("gpu_host/nvidia/driver_requirements.py", "of_gpus"),
+        ("gpu_host/nvidia/driver_requirements.py", "find_requirements"),
         ("gpu_host/nvidia/driver_services.py", "gather"),
         ("gpu_host/nvidia/driver_packages.py", "gather"),
         ("gpu_host/nvidia/cuda_toolkits.py", "gather"),
@@ -165,7 +169,7 @@ def _docstring(path: str, function: str | None) -> str:
     return (ast.get_docstring(tree) or "").replace("``", "`")
 
 
-PAGES = {"docs/checks.md": checks_page, "docs/facts.md": facts_page}
+PAGES = {"docs/checks.md": checks_page, "docs/facts.md": facts_page, "checks/check.schema.json": rules.render_schema}
 
 
 def main(arguments: list[str]) -> int:

@@ -34,8 +34,10 @@ from recorded_hosts.tree import TAKEN_AT, HostModel  # type: ignore[import-not-f
 
 
 def record(model: HostModel) -> str:
-    """The bundle's text: what the readers ask for, and what else the model holds, so that fallbacks find their answer
-    too."""
+    """The bundle's text: what the readers ask for, and what else the model holds.
+
+    So fallbacks find their answer too.
+    """
     recorder = bundle.RecordingEvidence(model)
     gather(recorder)
     if model.list("/etc/pve").ok:
@@ -55,7 +57,7 @@ def record(model: HostModel) -> str:
         "reconstructed": True,
     }
     manifest["tool"] = "scripts/make_recorded_hosts.py"
-    return bundle.dump(manifest, records)
+    return bundle.dump_bundle(manifest, records)
 
 
 def render() -> dict[str, str]:
@@ -76,7 +78,7 @@ def main() -> int:
             stale.append(name)
             if not arguments.check:
                 temporary = path.with_suffix(".tmp")
-                temporary.write_bytes(bundle.compress(text))
+                temporary.write_bytes(bundle.compress_bundle(text))
                 os.replace(temporary, path)
     print("%s: %s" % ("out of date" if arguments.check else "written", ", ".join(stale) or "nothing, all are current"))
     return 1 if stale and arguments.check else 0

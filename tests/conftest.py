@@ -1,5 +1,7 @@
-"""What holds for all tests: module_utils under the name that Ansible gives it, names of cases, no skips where none may
-be."""
+"""What holds for all tests.
+
+module_utils under the name that Ansible gives it, names of cases, no skips where none may be.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +23,10 @@ LONGEST_ID = 100
 
 
 def pytest_make_parametrize_id(config: pytest.Config, val: object, argname: str) -> str | None:
-    """The name of a case that is a megabyte of hostile text is its beginning: every worker sends the names of all tests
-    to the others."""
+    """The name of a case that is a megabyte of hostile text is its beginning.
+
+    Every worker sends the names of all tests to the others.
+    """
     if not isinstance(val, (str, bytes)) or len(val) <= LONGEST_ID:
         return None
     shown = val.decode("latin-1") if isinstance(val, bytes) else val

@@ -1,2 +1,1 @@
-"""Judging: loads the checks, evaluates them on the facts of a host, finds causes, and says what that means for the host
-as a whole."""
+"""Judging: loads the checks, evaluates them on the facts of a host, finds causes, gives the verdict on the host."""

@@ -9,7 +9,7 @@ _CAUSES = ("fail", "waived")
 _SYMPTOMS = ("fail", "unknown", "error")
 
 
-def fill_in(results: list[dict[str, Any]]) -> None:
+def fill_in_causes(results: list[dict[str, Any]]) -> None:
     """Sets `caused_by` and `root_cause` in every result, from `explains` and the statuses."""
     by_id = {result["id"]: result for result in results}
     explained_by: dict[str, list[str]] = {}

@@ -21,7 +21,7 @@ from typing import Any
 from ansible.template import is_trusted_as_template, trust_as_template
 
 from . import causes, expressions, unknowns, waivers
-from .checks import Check
+from .check_files import Check
 from .evaluator import Asked, EvaluationError, Evaluator
 
 PASS, FAIL, UNKNOWN, SKIP, WAIVED, ERROR = "pass", "fail", "unknown", "skip", "waived", "error"
@@ -43,11 +43,13 @@ SECTIONS = (
 )
 
 
-def variables(
+def make_variables(
     host: dict[str, Any], expected: dict[str, Any] | None = None, inventory_hostname: str = ""
 ) -> dict[str, Any]:
-    """The variables that a check sees. Every section of `expected` is there, so that `expected.gpus.count is defined`
-    can be asked."""
+    """The variables that a check sees.
+
+    Every section of `expected` is there, so that `expected.gpus.count is defined` can be asked.
+    """
     sections = {**dict.fromkeys(SECTIONS), **(expected or {})}
     return {
         "host": host,
@@ -56,18 +58,20 @@ def variables(
     }
 
 
-def evaluate(
+def evaluate_checks(
     checks: Iterable[Check], variables: dict[str, Any], evaluator: Evaluator, waived: Iterable[waivers.Waiver] = ()
 ) -> list[dict[str, Any]]:
-    """One result for each check, in order, with waivers applied and causes filled in. Nothing that a check does wrong
-    stops the others."""
+    """One result for each check, in order, with waivers applied and causes filled in.
+
+    Nothing that a check does wrong stops the others.
+    """
     asked = Asked(evaluator)
     judges = [_Judge(check, variables, asked) for check in checks]
     asked.ahead(condition for judge in judges for condition in judge.when())
     asked.ahead(condition for judge in judges for condition in judge.that())
     results = [judge.result() for judge in judges]
-    waivers.apply(waived, results)
-    causes.fill_in(results)
+    waivers.apply_waivers(waived, results)
+    causes.fill_in_causes(results)
     return results
 
 
@@ -108,10 +112,10 @@ class _Judge:
             if isinstance(condition, bool):
                 continue
             text = str(condition)
-            if not self._nulls(expressions.reads(text).paths):
+            if not self._nulls(expressions.find_reads(text).paths):
                 found.append(condition)
                 continue
-            operator, operands = expressions.split(text)
+            operator, operands = expressions.split_expression(text)
             if operator != "leaf":
                 found += self._askable(self._like(condition, operand) for operand in operands)
             elif self._has_value(text):
@@ -191,13 +195,13 @@ class _Judge:
         if isinstance(condition, bool):
             return condition
         text = str(condition)
-        if not self._nulls(expressions.reads(text).paths):
+        if not self._nulls(expressions.find_reads(text).paths):
             return self._asked(condition)
-        operator, operands = expressions.split(text)
+        operator, operands = expressions.split_expression(text)
         if operator == "leaf":
             nulls = [
                 path
-                for path in self._nulls(expressions.reads(text).unguarded)
+                for path in self._nulls(expressions.find_reads(text).unguarded)
                 if not self._is_missing_expectation(path)
             ]
             return self._because(nulls[0]) if nulls else self._asked(condition)
@@ -220,11 +224,11 @@ class _Judge:
             raise
 
     def _missing_expectation(self, condition: Any) -> bool:
-        return any(self._is_missing_expectation(path) for path in expressions.reads(str(condition)).unguarded)
+        return any(self._is_missing_expectation(path) for path in expressions.find_reads(str(condition)).unguarded)
 
     def _is_missing_expectation(self, path: tuple[str, ...]) -> bool:
         """What the inventory does not say is no unknown fact: a check must ask for it in its `when`."""
-        return path[0] == "expected" and expressions.lookup(self._variables, path) is expressions.MISSING
+        return path[0] == "expected" and expressions.look_up_path(self._variables, path) is expressions.MISSING
 
     @staticmethod
     def _like(original: Any, text: str) -> Any:
@@ -235,22 +239,24 @@ class _Judge:
         return [path for path in paths if self._lacks(path)]
 
     def _has_value(self, leaf: str) -> bool:
-        """Whether Ansible can most likely tell about the nulls of `leaf`: it asks about them, and they are not inside
-        another null."""
-        read = expressions.reads(leaf)
+        """Whether Ansible can most likely tell about the nulls of `leaf`.
+
+        It can where `leaf` asks about them and they are not inside another null.
+        """
+        read = expressions.find_reads(leaf)
         if self._nulls(read.unguarded) or not all(
-            isinstance(expressions.lookup(self._variables, path[:-1]), dict) for path in read.paths
+            isinstance(expressions.look_up_path(self._variables, path[:-1]), dict) for path in read.paths
         ):
             return False
-        missing = any(expressions.lookup(self._variables, path) is expressions.MISSING for path in read.paths)
+        missing = any(expressions.look_up_path(self._variables, path) is expressions.MISSING for path in read.paths)
         return not missing or expressions.asks_whether_defined(leaf)
 
     def _lacks(self, path: tuple[str, ...]) -> bool:
-        value = expressions.lookup(self._variables, path)
+        value = expressions.look_up_path(self._variables, path)
         return value is None or value is expressions.MISSING
 
     def _because(self, path: tuple[str, ...]) -> _Unknown:
-        reason, needs_root = unknowns.reason(self._variables.get("host") or {}, path)
+        reason, needs_root = unknowns.explain_unknown(self._variables.get("host") or {}, path)
         return _Unknown(reason, needs_root)
 
     def _filled(self, template: str) -> str:

@@ -12,8 +12,10 @@ _TOGETHER = 24  # conditions asked in one expression: one without a value costs 
 
 
 class EvaluationError(Exception):
-    """An expression that has no value. `unknown`: because something in it is null or undefined, not because it is
-    wrong."""
+    """An expression that has no value.
+
+    `unknown`: because something in it is null or undefined, not because it is wrong.
+    """
 
     def __init__(self, message: str, unknown: bool) -> None:
         super().__init__(message)
@@ -88,8 +90,10 @@ class Asked:
         self._known: dict[str, bool] = {}
 
     def ahead(self, expressions: Iterable[Any]) -> None:
-        """Ask `expressions` together. One that has no boolean value is left for `condition`, which says what is wrong
-        with it."""
+        """Ask `expressions` together.
+
+        One that has no boolean value is left for `condition`, which says what is wrong with it.
+        """
         new = {str(expression): expression for expression in expressions if is_trusted_as_template(expression)}
         asked = [expression for text, expression in new.items() if text not in self._known]
         for start in range(0, len(asked), _TOGETHER):

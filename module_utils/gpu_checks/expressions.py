@@ -1,5 +1,6 @@
-"""What a condition reads, found in its text: so that a null fact makes a condition unknown, never true or false by
-accident.
+"""What a condition reads, found in its text.
+
+So a null fact makes a condition unknown, never true or false by accident.
 
 `host.a != 'x'` is true in Jinja when host.a is null. Here it is unknown, unless the condition itself asks about the
 null (`host.a is none`, `host.a is defined`, `host.a | default(…)`) or another part decides alone (`false and …`, `true
@@ -41,9 +42,11 @@ _GUARDING_FILTERS = {"default", "d"}
 
 @dataclass(frozen=True)
 class Reads:
-    """`paths`: every fact read, as tuples such as ('host', 'gpus', 'count'). `unguarded`: those about whose null the
-    author does not
-    ask, so that a null makes the condition unknown. `strangers`: names that no check has."""
+    """`paths`: every fact read, as tuples such as ('host', 'gpus', 'count').
+
+    `unguarded`: those about whose null the author does not ask, so that a null makes the condition unknown.
+    `strangers`: names that no check has.
+    """
 
     paths: tuple[tuple[str, ...], ...]
     unguarded: tuple[tuple[str, ...], ...]
@@ -51,18 +54,18 @@ class Reads:
 
 
 @cache
-def reads(expression: str) -> Reads:
+def find_reads(expression: str) -> Reads:
     """What `expression` reads. ValueError (with the reason) where it is no Jinja expression."""
     _parse("{{ %s }}" % expression)  # ")(" is one between brackets only, "x }}{{ y" only without
     return _reads_of(_parse("{{ (%s) }}" % expression))
 
 
-def reads_of_text(template: str) -> Reads:
+def find_reads_of_text(template: str) -> Reads:
     """The same for a text with {{ }} in it."""
     return _reads_of(_parse(template))
 
 
-def strangers_of_text(template: str) -> tuple[str, ...]:
+def find_strangers(template: str) -> tuple[str, ...]:
     """Only the names that no check has; cheaper, as most texts have no {{ }} at all."""
     return _strangers(_parse(template)) if "{" in template else ()
 
@@ -74,13 +77,13 @@ def _parse(text: str) -> nodes.Template:
         raise ValueError(error.message or "syntax error") from error
 
 
-def prepare(expression: str) -> None:
+def prepare_expression(expression: str) -> None:
     """Read `expression` and its parts now, so that the workers that are forked later need not."""
-    reads(expression)
-    operator, operands = split(expression)
+    find_reads(expression)
+    operator, operands = split_expression(expression)
     if operator != "leaf":
         for operand in operands:
-            prepare(operand)
+            prepare_expression(operand)
 
 
 _ASKS_WHETHER_DEFINED = re.compile(r"\bis\s+(not\s+)?(un)?defined\b|\|\s*d(efault)?\s*\(")
@@ -150,7 +153,7 @@ def _path(node: nodes.Node) -> tuple[str, ...] | None:
 MISSING = object()
 
 
-def lookup(variables: Any, path: tuple[str, ...]) -> Any:
+def look_up_path(variables: Any, path: tuple[str, ...]) -> Any:
     """The value at `path`: None where it or a parent is null, MISSING where a mapping lacks the key.
 
     A parent that is no mapping (a text, a list) ends the walk: what stands behind it is no fact of its own.
@@ -168,8 +171,11 @@ def lookup(variables: Any, path: tuple[str, ...]) -> Any:
 
 
 @cache
-def split(expression: str) -> tuple[str, list[str]]:
-    """The outermost operator of `expression` and its operands: ('or' | 'and' | 'not', [...]) or ('leaf', [expression])."""
+def split_expression(expression: str) -> tuple[str, list[str]]:
+    """The outermost operator of `expression` and its operands:
+
+    ('or' | 'and' | 'not', [...]) or ('leaf', [expression]).
+    """
     lexemes = _lexemes(expression)
     lexemes = _without_outer_parentheses(lexemes)
     if any(depth == 0 and word == "if" for depth, _kind, word in lexemes):

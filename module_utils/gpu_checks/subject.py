@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any, Callable
 
-from ..gpu_host.proxmox import for_guest
+from ..gpu_host.proxmox import select_guest
 
 # Key in ansible_facts -> key in `host`. Those that did not run are left out, so that a check can ask `host.probe is
 # defined`.
 _OTHER_FACTS = {"p2p_probe": "probe", "proxmox": "proxmox", "inference_server": "server"}
 
 
-def host(task_vars: dict[str, Any], template: Callable[[Any], Any]) -> dict[str, Any]:
+def build_subject(task_vars: dict[str, Any], template: Callable[[Any], Any]) -> dict[str, Any]:
     """The facts as the checks see them. ValueError where gpu_facts has not run on this host."""
     facts = task_vars.get("ansible_facts") or {}
     if not isinstance(facts.get("gpu_host"), dict):
@@ -32,4 +32,4 @@ def _hypervisor(task_vars: dict[str, Any], template: Callable[[Any], Any]) -> di
     proxmox = (hostvars.raw_get(name).get("ansible_facts") or {}).get("proxmox")
     if not isinstance(proxmox, dict):
         return None
-    return for_guest(proxmox, name, template(task_vars.get("proxmox_vmid")))
+    return select_guest(proxmox, name, template(task_vars.get("proxmox_vmid")))

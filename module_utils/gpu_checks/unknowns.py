@@ -17,7 +17,7 @@ _OTHER_MODULES = {
 }
 
 
-def reason(host: dict[str, Any], path: tuple[str, ...]) -> tuple[str, bool]:
+def explain_unknown(host: dict[str, Any], path: tuple[str, ...]) -> tuple[str, bool]:
     """(why the fact at `path` is unknown, whether root would see it)."""
     name = ".".join(path)
     if path[0] != "host":

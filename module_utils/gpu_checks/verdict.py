@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from .checks import Check, suggestion
+from .check_files import Check, suggest_name
 from .engine import ERROR, FAIL, PASS, SKIP, STATUSES, UNKNOWN
 
 BAD = (FAIL, UNKNOWN, ERROR)
 
 
-def choose(
+def choose_checks(
     every: Sequence[Check],
     *,
     tags: Sequence[str] = (),
@@ -45,13 +45,13 @@ def choose(
 
 def _unknown(kind: str, names: Iterable[str], known: set[str]) -> Iterable[str]:
     return (
-        "there is no %s '%s'%s" % (kind, name, suggestion(name, known))
+        "there is no %s '%s'%s" % (kind, name, suggest_name(name, known))
         for name in dict.fromkeys(names)
         if name not in known
     )
 
 
-def of(results: list[dict[str, Any]], problems: Sequence[str] = ()) -> dict[str, Any]:
+def summarise_verdict(results: list[dict[str, Any]], problems: Sequence[str] = ()) -> dict[str, Any]:
     """The task result for one host: {changed, failed, msg, checks, problems, summary}.
 
     Failed: a check of severity error failed, is unknown or broke; a waiver or a selection names nothing; or no check
@@ -75,15 +75,17 @@ def of(results: list[dict[str, Any]], problems: Sequence[str] = ()) -> dict[str,
         "changed": False,
         "failed": not summary["ready"],
         "msg": _message(summary, bad, problems),
-        "checks": [short(result) for result in results],
+        "checks": [shorten_result(result) for result in results],
         "problems": problems,
         "summary": summary,
     }
 
 
-def short(result: dict[str, Any]) -> dict[str, Any]:
-    """`result`, cut to what there is to say where nothing is wrong: Ansible copies every value of a result for every
-    callback."""
+def shorten_result(result: dict[str, Any]) -> dict[str, Any]:
+    """`result`, cut to what there is to say where nothing is wrong.
+
+    Ansible copies every value of a result for every callback.
+    """
     if result["status"] not in (PASS, SKIP):
         return result
     return {key: result[key] for key in ("id", "severity", "tags", "status", "reason")}

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from .checks import suggestion
+from .check_files import suggest_name
 
 _WAIVABLE = ("fail", "unknown", "error")
 _KEYS = ("check", "reason", "expires")
@@ -23,7 +23,7 @@ class Waiver:
     expired: bool
 
 
-def parse(items: Any, known: Iterable[str], today: datetime.date) -> tuple[list[Waiver], list[str]]:
+def parse_waivers(items: Any, known: Iterable[str], today: datetime.date) -> tuple[list[Waiver], list[str]]:
     """(the waivers of gpu_host_waivers, a sentence for each item that is none). `known` are the ids of all checks."""
     if not isinstance(items, (list, tuple)):
         return [], ["gpu_host_waivers must be a list of {check, reason, expires}"]
@@ -51,7 +51,7 @@ def _problem(item: Any, ids: list[str]) -> str:
     if strangers:
         return "unknown key %s; known are: %s" % (", ".join(strangers), ", ".join(_KEYS))
     if str(item["check"]) not in ids:
-        return "there is no check '%s'%s" % (item["check"], suggestion(item["check"], ids))
+        return "there is no check '%s'%s" % (item["check"], suggest_name(item["check"], ids))
     if _day(item["expires"]) is None:
         return "expires must be a day such as 2027-01-31, not '%s'" % item["expires"]
     return ""
@@ -68,9 +68,11 @@ def _day(value: Any) -> datetime.date | None:
         return None
 
 
-def apply(waivers: Iterable[Waiver], results: list[dict[str, Any]]) -> None:
-    """Turns what a waiver covers into `waived`, in place. An expired waiver covers nothing, and the result says that it
-    expired."""
+def apply_waivers(waivers: Iterable[Waiver], results: list[dict[str, Any]]) -> None:
+    """Turns what a waiver covers into `waived`, in place.
+
+    An expired waiver covers nothing, and the result says that it expired.
+    """
     by_check: dict[str, Waiver] = {}
     for waiver in waivers:
         earlier = by_check.get(waiver.check)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .evidence.errors import Errors
-from .smi.gpu_findings import known_number, label
+from .smi.gpu_findings import known_number, label_gpu
 from .smi.smi_values import NOT_APPLICABLE
 
 Facts = dict[str, Any]
@@ -29,7 +29,7 @@ SOURCES: dict[str, tuple[str, ...]] = {
 }
 
 
-def join(facts: Facts, errors: Errors) -> Facts:
+def join_facts(facts: Facts, errors: Errors) -> Facts:
     """Computed from the facts of the subjects; each value is None where a subject that it needs is unknown.
 
     - ``gpu_found``: False only if nvidia-smi shows no GPU and the PCI bus, where it was read, shows none either
@@ -123,8 +123,7 @@ def _width_disagreements(devices: Facts | None, on_bus: Facts | None) -> list[Fa
 
 
 def _nvlinks(gpus: Facts, nvlink: Facts | None) -> Facts:
-    """A link is down if its GPU has fewer active ones than its like in this host has, or if an NVSwitch fabric leaves
-    one inactive.
+    """A link is down if its GPU has fewer active ones than its like in this host, or an NVSwitch fabric lacks one.
 
     On PCI Express cards inactive links are normal: a bridge uses some of them, and without a bridge there are none.
     """
@@ -146,7 +145,7 @@ def _nvlinks(gpus: Facts, nvlink: Facts | None) -> Facts:
             continue
         expected = links["links"] if in_fabric else most.get(facts["name"], 0)
         if links["active"] < expected:
-            named = {"address": where, "index": facts["index"], "label": label(where, facts["index"])}
+            named = {"address": where, "index": facts["index"], "label": label_gpu(where, facts["index"])}
             down.append({**named, "active": links["active"], "expected": expected, "inactive": links["inactive"]})
     active = [links["active"] for links in nvlink.values()]
     present = any(active) or bool(gpus.get("fabric_present"))

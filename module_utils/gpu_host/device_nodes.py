@@ -75,15 +75,17 @@ def gpu_minors(evidence: Evidence, errors: Errors) -> dict[str, int | None] | No
         return None
     found: dict[str, int | None] = {}
     for address in gpus.entries:
-        fields = information(evidence, errors, address)
+        fields = read_information(evidence, errors, address)
         minor = fields.get("Device Minor", "")
         found[address.lower()] = int(minor) if minor.isdigit() else None
     return found
 
 
-def information(evidence: Evidence, errors: Errors, address: str) -> dict[str, str]:
-    """Fields of /proc/driver/nvidia/gpus/ADDRESS/information: Model, GPU UUID, Device Minor, GPU Firmware, GPU
-    Excluded, …"""
+def read_information(evidence: Evidence, errors: Errors, address: str) -> dict[str, str]:
+    """Fields of /proc/driver/nvidia/gpus/ADDRESS/information.
+
+    Model, GPU UUID, Device Minor, GPU Firmware, GPU Excluded, …
+    """
     reading = evidence.read("%s/%s/information" % (GPUS, address))
     errors.unanswered(reading)
     pairs = (line.partition(":") for line in reading.text.splitlines())
@@ -148,8 +150,10 @@ def _is_gpu_node(name: str) -> bool:
 
 
 def _owner(name: str) -> str | None:
-    """Which of `_REGISTERED` a node belongs to; None for a node of another module, whose number has nothing to do with
-    these."""
+    """Which of `_REGISTERED` a node belongs to.
+
+    None for a node of another module, whose number has nothing to do with these.
+    """
     if _is_gpu_node(name) or name in ("nvidiactl", "nvidia-modeset"):
         return "nvidia"
     kinds = {
@@ -164,8 +168,9 @@ def _owner(name: str) -> str | None:
 def _opens(
     evidence: Evidence, name: str, nodes: dict[str, Entry] | None, majors: dict[str, int | None] | None
 ) -> bool | None:
-    """Whether this user can open the node. Only tried where the kernel has the major: otherwise opening would load a
-    module.
+    """Whether this user can open the node.
+
+    Only tried where the kernel has the major: otherwise opening would load a module.
 
     These two start nothing on a GPU when opened. The driver has no read(), so after a successful open() the read fails
     with EINVAL; a container's device policy refuses the open() itself.

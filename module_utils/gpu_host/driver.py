@@ -13,10 +13,12 @@ from .nvidia import cuda_toolkits, driver_packages, driver_requirements, driver_
 from .pcie import gpu_addresses
 
 LIBRARY_DIRECTORIES = (
-    "/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib/aarch64-linux-gnu", "/usr/local/nvidia/lib64", "/usr/lib/wsl/lib", "/run/opengl-driver/lib",
+    "/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib/aarch64-linux-gnu", "/usr/local/nvidia/lib64",
+    "/usr/lib/wsl/lib", "/run/opengl-driver/lib",
 )  # fmt: skip
 LIBRARIES_COMMAND = (
-    "find", *LIBRARY_DIRECTORIES, "-maxdepth", "1", "(", "-name", "libcuda.so*", "-o", "-name", "libnvidia-ml.so*", ")", "-printf", "%p\\t%l\\n",
+    "find", *LIBRARY_DIRECTORIES, "-maxdepth", "1", "(", "-name", "libcuda.so*", "-o", "-name", "libnvidia-ml.so*", ")",
+    "-printf", "%p\\t%l\\n",
 )  # fmt: skip
 MODINFO_COMMAND = ("modinfo", "nvidia")
 DKMS_COMMAND = ("dkms", "status")
@@ -40,14 +42,14 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
     running module's version ([] all agree, None unknown); `cuda` the newest CUDA release of the running driver;
     `gsp_firmware` (PCI address -> version or None), `nouveau_loaded`, `secure_boot`, `dkms` ([{module, version, kernel,
     state}], None if not installed), `built_for_running_kernel`, `built_for_newest_kernel`, `nvswitches` (addresses);
-    and the facts of `driver_requirements.of_gpus`,
+    and the facts of `driver_requirements.find_requirements`,
     `driver_services`, `driver_packages` (as `packaging`) and `cuda_toolkits`.
     """
-    running = modules.loaded_modules(evidence, errors)
+    running = modules.read_loaded_modules(evidence, errors)
     version, flavor = _running_module(evidence, errors, bool(running and "nvidia" in running))
     # A sandbox may hide the list of modules and still offer the driver's own files.
     loaded = True if version or flavor else None if running is None else "nvidia" in running
-    devices = gpu_addresses.devices(evidence)
+    devices = gpu_addresses.read_devices(evidence)
     on_disk = _module_on_disk(evidence, errors)
     libraries = _libraries(evidence, errors)
     services = driver_services.gather(evidence, errors)
@@ -56,24 +58,26 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
         for device in (devices or {}).values()
         if device.is_gpu and device.driver != "vfio-pci"
     }
-    requirements = driver_requirements.of_gpus(gpus, version, flavor)
+    requirements = driver_requirements.find_requirements(gpus, version, flavor)
     dkms = _dkms(evidence, errors)
     release = evidence.read("/proc/sys/kernel/osrelease").text.strip()
     return {
         "loaded": loaded,
         "version": version,
-        "branch": versions.major(version),
+        "branch": versions.parse_major(version),
         "flavor": flavor,
         "on_disk": on_disk,
         "libraries": libraries,
-        "mismatched": mismatched(version, on_disk["version"], libraries, services["fabric_manager"]["version"]),
+        "mismatched": find_mismatches(version, on_disk["version"], libraries, services["fabric_manager"]["version"]),
         "cuda": driver_requirements.cuda_of_driver(version),
         "gsp_firmware": _gsp_firmware(evidence, errors),
         "nouveau_loaded": None if running is None else "nouveau" in running,
-        "secure_boot": secure_boot(evidence, errors),
+        "secure_boot": read_secure_boot(evidence, errors),
         "dkms": dkms,
         "built_for_running_kernel": _built(dkms, release),
-        "built_for_newest_kernel": _built(dkms, kernel.newest(kernel.installed(evidence.list("/boot"))) or release),
+        "built_for_newest_kernel": _built(
+            dkms, kernel.choose_newest_kernel(kernel.find_installed_kernels(evidence.list("/boot"))) or release
+        ),
         "nvswitches": None
         if devices is None
         else sorted(device.address for device in devices.values() if device.is_nvswitch),
@@ -84,11 +88,13 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
     }
 
 
-def mismatched(
+def find_mismatches(
     running: str | None, on_disk: str | None, libraries: dict[str, Any] | None, fabric_manager: str | None
 ) -> list[str] | None:
-    """What differs from the running module's version, in words; None where that version or everything beside it is
-    unknown."""
+    """What differs from the running module's version, in words.
+
+    None where that version or everything beside it is unknown.
+    """
     if running is None:
         return None
     others = [("the module on disk is", on_disk), ("the Fabric Manager is", fabric_manager)]
@@ -97,7 +103,7 @@ def mismatched(
     known = [(what, version) for what, version in others if version]
     if not known and libraries is None:
         return None
-    return ["%s %s" % (what, version) for what, version in known if not versions.same(version, running)]
+    return ["%s %s" % (what, version) for what, version in known if not versions.is_same_version(version, running)]
 
 
 def _running_module(evidence: Evidence, errors: Errors, loaded: bool | None) -> tuple[str | None, str | None]:
@@ -164,13 +170,13 @@ def _gsp_firmware(evidence: Evidence, errors: Errors) -> dict[str, str | None]:
     """PCI address -> version of the GSP firmware that runs on the GPU, None where it runs without."""
     gpus = evidence.list(device_nodes.GPUS)
     firmware = {
-        address.lower(): device_nodes.information(evidence, errors, address).get("GPU Firmware")
+        address.lower(): device_nodes.read_information(evidence, errors, address).get("GPU Firmware")
         for address in gpus.entries
     }
     return {address: value if value and value[0].isdigit() else None for address, value in firmware.items()}
 
 
-def secure_boot(evidence: Evidence, errors: Errors) -> bool | None:
+def read_secure_boot(evidence: Evidence, errors: Errors) -> bool | None:
     """Whether Secure Boot is enforced: the last byte of the EFI variable; a machine without EFI has none."""
     efi = evidence.list("/sys/firmware/efi")
     if efi.status == ABSENT:
@@ -192,7 +198,10 @@ def secure_boot(evidence: Evidence, errors: Errors) -> bool | None:
 
 
 def _dkms(evidence: Evidence, errors: Errors) -> list[dict[str, str | None]] | None:
-    """`nvidia/580.95.05, 6.14.8-2-pve, x86_64: installed`; before DKMS 3 `nvidia, 580.95.05, …`; `added` has no kernel."""
+    """`nvidia/580.95.05, 6.14.8-2-pve, x86_64: installed`; before DKMS 3 `nvidia, 580.95.05, …`.
+
+    `added` has no kernel.
+    """
     outcome = evidence.run(DKMS_COMMAND, 20.0)
     if outcome.status == ABSENT:
         return None

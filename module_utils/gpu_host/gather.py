@@ -1,5 +1,4 @@
-"""All facts of one host: runs the reader of every chosen subject, isolates their failures, joins what needs two of
-them."""
+"""All facts of one host: runs the chosen readers, isolates their failures, joins what needs two of them."""
 
 from __future__ import annotations
 
@@ -46,9 +45,10 @@ SUBJECTS: dict[str, Any] = {
 }
 
 
-def choose(subset: Sequence[str]) -> list[str]:
-    """Subjects for a `gather_subset` such as ['all'], ['gpus', 'p2p'] or ['all', '!kernel_log'], in the order of
-    SUBJECTS.
+def choose_subjects(subset: Sequence[str]) -> list[str]:
+    """Subjects for a `gather_subset`, in the order of SUBJECTS.
+
+    Such as ['all'], ['gpus', 'p2p'] or ['all', '!kernel_log'].
 
     ValueError names an unknown subject and the known ones.
     """
@@ -65,19 +65,23 @@ def choose(subset: Sequence[str]) -> list[str]:
 
 
 def gather(evidence: Evidence, subset: Sequence[str] = ("all",)) -> dict[str, Any]:
-    """Facts of one host as one dictionary: a key for each subject (None if not gathered), `joined`, `errors`,
-    `evidence`."""
+    """Facts of one host as one dictionary.
+
+    A key for each subject (None if not gathered), `joined`, `errors`, `evidence`.
+    """
     began = time.monotonic()
     facts: dict[str, Any] = dict.fromkeys(SUBJECTS)
     entries: list[dict[str, Any]] = []
-    readers = {name: SUBJECTS[name] for name in choose(subset)}
+    readers = {name: SUBJECTS[name] for name in choose_subjects(subset)}
     for reader in readers.values():
         for argv, limit in getattr(reader, "COMMANDS", ()):
             evidence.start(argv, limit)
     for name, reader in readers.items():
         facts[name] = _isolated(name, reader.gather, entries, evidence)
     evidence.abandon()
-    facts["joined"] = _isolated("joined", cross_facts.join, entries, facts)  # after the subjects: it reads their facts
+    facts["joined"] = _isolated(
+        "joined", cross_facts.join_facts, entries, facts
+    )  # after the subjects: it reads their facts
     manifest = getattr(evidence, "manifest", None)
     facts["evidence"] = {
         "schema": SCHEMA,

@@ -12,7 +12,7 @@ from typing import Any
 from .evidence.errors import Errors
 from .evidence.interface import ABSENT, HUNG, NOT_CAPTURED, TIMEOUT, Evidence, Outcome
 from .smi import gpu_findings, log_fields, log_text, log_xml, plain_table, query_csv, smi_values
-from .smi.log_tree import Log, unreachable
+from .smi.log_tree import Log, find_unreachable
 
 XML: tuple[str, ...] = ("nvidia-smi", "-q", "-x")
 TEXT: tuple[str, ...] = ("nvidia-smi", "-q")
@@ -47,8 +47,10 @@ EXIT_MEANINGS = {
 
 @dataclass
 class _Found:
-    """What one host's nvidia-smi gave: a log with its GPUs by address, from the command `source`; all None if it gave
-    nothing."""
+    """What one host's nvidia-smi gave: a log with its GPUs by address, from the command `source`.
+
+    All None if it gave nothing.
+    """
 
     log: Log | None = None
     devices: dict[str, Any] | None = None
@@ -70,13 +72,13 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
     lost = None if found.devices is None else _lost(found.devices, found.complaints)
     state = {**_ending(first), **_amounts(found, lost or [], first)}
     _name_answer(state, first, found, errors)
-    for index, where in indices_from(evidence, found).items():
+    for index, where in choose_indices(evidence, found).items():
         if found.devices and where in found.devices:
             found.devices[where]["index"] = index
     for entry in lost or ():
         entry["index"] = (found.devices or {}).get(entry["address"], entry)["index"]
-        entry["label"] = gpu_findings.label(entry["address"], entry["index"])
-    computed = gpu_findings.findings(found.devices, state["count"] is not None)
+        entry["label"] = gpu_findings.label_gpu(entry["address"], entry["index"])
+    computed = gpu_findings.find_offenders(found.devices, state["count"] is not None)
     absent = {
         "recovery_needed": "recovery_reported",
         "fabric_not_ready": "fabric_present",
@@ -95,20 +97,20 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
     return {**state, "source": found.source, "devices": found.devices, "lost": lost, **computed}
 
 
-def indices(evidence: Evidence) -> dict[int, str]:
+def read_indices(evidence: Evidence) -> dict[int, str]:
     """NVML index -> PCI address of the GPUs of this host; empty if unknown."""
-    return indices_from(evidence, None)
+    return choose_indices(evidence, None)
 
 
-def indices_from(evidence: Evidence, found: _Found | None) -> dict[int, str]:
+def choose_indices(evidence: Evidence, found: _Found | None) -> dict[int, str]:
     """As ``indices``. Without the query: the order of the GPUs in a whole log, which NVML's index follows."""
     answer = evidence.run(INDEX, LIMIT_SECONDS)
-    asked = query_csv.indices(answer.stdout) if answer.ok and answer.rc == 0 else {}
+    asked = query_csv.parse_indices(answer.stdout) if answer.ok and answer.rc == 0 else {}
     if asked:
         return asked
     if found is None:
         whole = evidence.run(XML, LIMIT_SECONDS)
-        order = log_xml.order(whole.stdout) if whole.ok and not _complaints(whole) else None
+        order = log_xml.read_order(whole.stdout) if whole.ok and not _complaints(whole) else None
         if order is not None:
             return dict(enumerate(order))
         found = _read(evidence, evidence.run(XML, LIMIT_SECONDS), Errors("gpus"))
@@ -122,7 +124,7 @@ def indices_from(evidence: Evidence, found: _Found | None) -> dict[int, str]:
 
 def _complaints(outcome: Outcome) -> list[dict[str, object]]:
     """Complaints beside a log: what stands before it and on stderr (the log itself is large and holds none)."""
-    return unreachable(outcome.stdout[:4096].decode("utf-8", "replace") + "\n" + outcome.error_text)
+    return find_unreachable(outcome.stdout[:4096].decode("utf-8", "replace") + "\n" + outcome.error_text)
 
 
 def _ending(outcome: Outcome) -> dict[str, Any]:
@@ -159,7 +161,7 @@ def _name_answer(state: dict[str, Any], first: Outcome, found: _Found, errors: E
 def _message(outcome: Outcome) -> str | None:
     """The first line that is neither a log nor a table: what nvidia-smi had to say."""
     for raw in (outcome.stdout[:4096].decode("utf-8", "replace") + "\n" + outcome.error_text[:4096]).split("\n"):
-        line = smi_values.plain(raw).strip()
+        line = smi_values.strip_codes(raw).strip()
         if line.startswith(("<", "=", "+")):
             break
         if line and line.isprintable():
@@ -171,13 +173,13 @@ def _read(evidence: Evidence, first: Outcome, errors: Errors) -> _Found:
     """The best log that the host has. `first` is the answer to ``nvidia-smi -q -x``."""
     if first.status in (ABSENT, HUNG, TIMEOUT):
         return _Found()  # nothing else of nvidia-smi would fare better, and a hang costs its whole time limit again
-    best = log_xml.parse(first.stdout) if first.ok else None
+    best = log_xml.parse_log_xml(first.stdout) if first.ok else None
     source, complaints = XML, _complaints(first)
     if first.ok and best is None and (first.rc != 0 or _no_devices(first)):
         return _Found(devices={} if _no_devices(first) else None, complaints=complaints)
     if best is None or not best.whole:
         answer = evidence.run(TEXT, LIMIT_SECONDS)
-        log = log_text.parse(answer.stdout) if answer.ok else None
+        log = log_text.parse_log_text(answer.stdout) if answer.ok else None
         if log is not None and (best is None or (log.whole, len(log.gpus)) > (best.whole, len(best.gpus))):
             best, source, complaints = log, TEXT, _complaints(answer)
     if best is None:
@@ -197,14 +199,14 @@ def _no_devices(answer: Outcome) -> bool:
 def _read_poor(evidence: Evidence, first: Outcome, errors: Errors) -> _Found:
     """From the table or the CSV query: fewer facts, and nothing that says how many GPUs there ought to be."""
     answer = evidence.run(TABLE, LIMIT_SECONDS)
-    table = plain_table.parse(answer.stdout) if answer.ok else None
+    table = plain_table.parse_plain_table(answer.stdout) if answer.ok else None
     if table is not None:
         log = Log("table", driver_version=table.driver_version, cuda_version=table.cuda_version, closed=table.closed)
         return _Found(log, table.devices, " ".join(TABLE), _complaints(answer))
     if answer.ok and _no_devices(answer):
         return _Found(devices={}, source=" ".join(TABLE))
     answer = evidence.run(INDEX, LIMIT_SECONDS)
-    devices = query_csv.devices(answer.stdout) if answer.ok and answer.rc == 0 else {}
+    devices = query_csv.parse_devices(answer.stdout) if answer.ok and answer.rc == 0 else {}
     if devices:
         log = Log("csv", driver_version=query_csv.driver_version(answer.stdout), closed=True)
         return _Found(log, devices, "nvidia-smi --query-gpu")
@@ -219,17 +221,17 @@ def _devices(log: Log) -> tuple[dict[str, Any], list[str]]:
     seen: dict[tuple[str, str], int] = {}
     problems = []
     for position, gpu in enumerate(log.gpus):
-        where = log_fields.location(gpu, log.form)
+        where = log_fields.read_location(gpu, log.form)
         if where is None:
             problems.append("block %d of a GPU has no PCI address" % (position + 1))
             continue
         if where in devices:
             problems.append("%s appears twice" % where)
-        devices[where] = log_fields.device(gpu, log.form)
+        devices[where] = log_fields.read_device(gpu, log.form)
         if devices[where]["lost"]:
             problems.append("%s is lost: its values cannot be read" % where)
             continue
-        for key in log_fields.unreadable(gpu, log.form):
+        for key in log_fields.list_unreadable(gpu, log.form):
             seen[key] = seen.get(key, 0) + 1
     by_word: dict[str, list[str]] = {}
     for (name, value), count in sorted(seen.items()):

@@ -47,7 +47,7 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
     options = _options(evidence, errors)
     hardware = _names(evidence, HARDWARE, errors)
     numbers = _names(evidence, GROUPS, errors)
-    devices = pci_devices.inventory(evidence, errors)
+    devices = pci_devices.read_inventory(evidence, errors)
     gpus, groups = _gpus(evidence, devices, numbers, errors)
     log = evidence.run(["dmesg"], 20.0)
     text = log.text if log.ok and log.rc == 0 else ""
@@ -145,7 +145,7 @@ def _group(evidence: Evidence, number: str, errors: Errors) -> dict[str, Any]:
 
 
 def _belongs(other: str, gpu: str, devices: dict[str, dict[str, Any]]) -> bool:
-    """Whether a member of a GPU's group is a function of the same card, or a bridge, which VFIO leaves with the host."""
+    """Whether a member of a GPU's group may stay with the host: a function of the same card, or a bridge."""
     return other.rpartition(".")[0] == gpu.rpartition(".")[0] or pci_names.is_bridge(
         (devices.get(other) or {}).get("class")
     )

@@ -31,11 +31,11 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
     """
     release = _line(evidence, errors, "/proc/sys/kernel/osrelease")
     cmdline = _line(evidence, errors, "/proc/cmdline")
-    parameters = kernel_cmdline.parse(cmdline) if cmdline is not None else None
-    words = kernel_cmdline.as_words(parameters) if parameters is not None else None
+    parameters = kernel_cmdline.parse_command_line(cmdline) if cmdline is not None else None
+    words = kernel_cmdline.format_words(parameters) if parameters is not None else None
     values = kernel_cmdline.last_values(parameters) if parameters is not None else None
-    configured = kernel_cmdline.configured(evidence, errors)
-    loader = boot_loader(values, configured)
+    configured = kernel_cmdline.read_configured(evidence, errors)
+    loader = recognise_boot_loader(values, configured)
     boot = evidence.list("/boot")
     facts: dict[str, Any] = {
         "release": release,
@@ -44,17 +44,19 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
         "values": values,
         "configured": configured,
         "boot_loader": loader,
-        "pending_words": pending_words(words, configured, loader),
+        "pending_words": find_pending_words(words, configured, loader),
         "kaslr": None if values is None else "nokaslr" not in values,
-        "hmm_kaslr_fixed": True if versions.at_least(release, "6.19") else None,
-        "newest_installed": newest(installed(boot)),
+        "hmm_kaslr_fixed": True if versions.is_at_least(release, "6.19") else None,
+        "newest_installed": choose_newest_kernel(find_installed_kernels(boot)),
     }
     return {**facts, **_reboot(evidence, errors, facts, boot)}
 
 
-def boot_loader(values: dict[str, Any] | None, configured: list[dict[str, Any]] | None) -> str | None:
-    """Which loader started this kernel: GRUB passes BOOT_IMAGE=, systemd-boot starts it as an EFI program with
-    initrd=\\EFI\\…"""
+def recognise_boot_loader(values: dict[str, Any] | None, configured: list[dict[str, Any]] | None) -> str | None:
+    """Which loader started this kernel.
+
+    GRUB passes BOOT_IMAGE=, systemd-boot starts it as an EFI program with initrd=\\EFI\\…
+    """
     if values is None:
         return None
     if "BOOT_IMAGE" in values:
@@ -65,11 +67,13 @@ def boot_loader(values: dict[str, Any] | None, configured: list[dict[str, Any]] 
     return None
 
 
-def pending_words(
+def find_pending_words(
     words: list[str] | None, configured: list[dict[str, Any]] | None, loader: str | None
 ) -> list[dict[str, str]] | None:
-    """`[{word, source}]`: what the loader's file asks for and the running kernel was not given; None if that is
-    unknown."""
+    """`[{word, source}]`: what the loader's file asks for and the running kernel was not given.
+
+    None if that is unknown.
+    """
     source = {"grub": kernel_cmdline.GRUB, "systemd-boot": kernel_cmdline.KERNEL_CMDLINE}.get(loader or "")
     if words is None or configured is None or source is None:
         return None
@@ -82,7 +86,7 @@ def pending_words(
     ]
 
 
-def installed(boot: Listing) -> dict[str, float | None]:
+def find_installed_kernels(boot: Listing) -> dict[str, float | None]:
     """Kernel release -> when it was installed (seconds since 1970: its initramfs is written then), from /boot."""
     found: dict[str, float | None] = {}
     for name in boot.entries:
@@ -96,8 +100,8 @@ def installed(boot: Listing) -> dict[str, float | None]:
     return found
 
 
-def newest(releases: dict[str, float | None]) -> str | None:
-    return max(releases, key=lambda release: versions.numbers(release) or (), default=None)
+def choose_newest_kernel(releases: dict[str, float | None]) -> str | None:
+    return max(releases, key=lambda release: versions.split_numbers(release) or (), default=None)
 
 
 def _line(evidence: Evidence, errors: Errors, path: str) -> str | None:
@@ -118,9 +122,15 @@ def _reboot(evidence: Evidence, errors: Errors, facts: dict[str, Any], boot: Lis
         reasons.append("installed packages ask for it" + (": " + ", ".join(packages) if packages else ""))
     release, latest = facts["release"], facts["newest_installed"]
     booted = _boot_time(evidence)
-    if release and latest and booted and versions.same(latest, release) is False and versions.at_least(latest, release):
+    if (
+        release
+        and latest
+        and booted
+        and versions.is_same_version(latest, release) is False
+        and versions.is_at_least(latest, release)
+    ):
         # A kernel that was there before this boot and was not chosen is pinned or deselected: that is no reason.
-        since = installed(boot).get(latest)
+        since = find_installed_kernels(boot).get(latest)
         if since is not None and since > booted:
             reasons.append("kernel %s was installed after the boot, %s is running" % (latest, release))
     for item in facts["pending_words"] or ():

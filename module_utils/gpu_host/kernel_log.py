@@ -36,7 +36,7 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
     SXids only), `action`, `count`, `first`, `last` (UTC where the stamp allows it, else as it stands), `text` (first
     line, at most 300 characters), `detail`, `driver`, `gpu`, `superseded`, `consequence_of`, `summary`.
     """
-    devices = gpu_addresses.devices(evidence)
+    devices = gpu_addresses.read_devices(evidence)
     related = gpu_addresses.gpu_related(devices) if devices is not None else None
 
     def concerns_gpu(address: str) -> bool | None:
@@ -56,14 +56,14 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
         if not outcome.stdout.strip() and argv != DMESG:
             continue
         collector = log_findings.Findings(concerns_gpu)
-        for line in log_lines.lines(_this_boot(outcome), log_patterns.HINT, boot_time):
+        for line in log_lines.find_lines(_this_boot(outcome), log_patterns.HINT, boot_time):
             collector.add(line)
         logs.append(collector.result())
         source = source or " ".join(argv)
         boot_seen, dropped = boot_seen or collector.boot_seen, dropped + collector.dropped
         if boot_seen:
             break
-    findings = log_findings.merge(logs) if logs else None
+    findings = log_findings.merge_findings(logs) if logs else None
     return {
         "source": source,
         "covers_boot": boot_seen if logs else None,

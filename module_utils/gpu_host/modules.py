@@ -38,9 +38,9 @@ _STATIC = frozenset(
 
 
 def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
-    """A dictionary for each of `nvidia`, `nvidia_uvm`, `nvidia_modeset`, `nvidia_drm`, `nvidia_peermem`, `nouveau`,
-    `vfio_pci`, and what needs
-    several of them.
+    """A dictionary for each module, and what needs several of them.
+
+    The modules are `nvidia`, `nvidia_uvm`, `nvidia_modeset`, `nvidia_drm`, `nvidia_peermem`, `nouveau`, `vfio_pci`.
 
     Per module: `loaded` (None if unknown), `references` (None where the kernel does not count), `used_by` (modules),
     `options` (name -> {live, configured, source, cmdline, pending}: the running value, the value of the files and where
@@ -51,8 +51,8 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
     `forced_p2p`: registry keys that force the P2P grant, [{name, value, where}], None when the driver's parameters are
     unknown. `configuration`: {complete, files, faults}. `initramfs`: see `initramfs.gather`.
     """
-    loaded = loaded_modules(evidence, errors)
-    configuration = modprobe.read(evidence, errors)
+    loaded = read_loaded_modules(evidence, errors)
+    configuration = modprobe.read_configuration(evidence, errors)
     cmdline = _cmdline_options(evidence)
     params = _nvidia_params(evidence, errors, loaded)
     facts: dict[str, Any] = {}
@@ -94,8 +94,11 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
     return facts
 
 
-def loaded_modules(evidence: Evidence, errors: Errors) -> dict[str, dict[str, Any]] | None:
-    """name -> {references, used_by} from /proc/modules; None when it cannot be read. A kernel without modules has none."""
+def read_loaded_modules(evidence: Evidence, errors: Errors) -> dict[str, dict[str, Any]] | None:
+    """name -> {references, used_by} from /proc/modules; None when it cannot be read.
+
+    A kernel without modules has none.
+    """
     reading = evidence.read("/proc/modules")
     if reading.status == ABSENT:
         return {}
@@ -124,14 +127,14 @@ def _nvidia_params(evidence: Evidence, errors: Errors, loaded: dict[str, Any] | 
     for line in reading.text.splitlines():
         name, colon, value = line.partition(": ")
         if colon and name.strip():
-            found[name.strip()] = module_values.live(value)
+            found[name.strip()] = module_values.parse_live_value(value)
     if not found:
         errors.add(NVIDIA_PARAMS, "holds no parameters")
     return found or None
 
 
 def _cmdline_options(evidence: Evidence) -> list[modprobe.Option]:
-    parameters = kernel_cmdline.parse(evidence.read("/proc/cmdline").text)
+    parameters = kernel_cmdline.parse_command_line(evidence.read("/proc/cmdline").text)
     return [
         modprobe.Option(module, name, value, "/proc/cmdline", 1)
         for module, name, value in kernel_cmdline.module_parameters(parameters)
@@ -160,9 +163,9 @@ def _options(
         in_file, at_boot = ordered.get(name), booted.get(name)
         option: dict[str, Any] = {
             "live": shown,
-            "configured": module_values.configured(name, in_file.value, shown) if in_file else None,
+            "configured": module_values.parse_configured_value(name, in_file.value, shown) if in_file else None,
             "source": in_file.source if in_file else None,
-            "cmdline": module_values.configured(name, at_boot.value, shown) if at_boot else None,
+            "cmdline": module_values.parse_configured_value(name, at_boot.value, shown) if at_boot else None,
             "pending": None,
         }
         wanted = option["configured"] if option["cmdline"] is None else option["cmdline"]
@@ -179,9 +182,10 @@ def _equal(name: str, left: Any, right: Any) -> bool:
 
 
 def _with_dwords(options: list[modprobe.Option]) -> list[modprobe.Option]:
-    """The options, and those that the last RegistryDwords holds for a static option: `EnableResizableBar=1` in it shows
-    up
-    as the option of that name in the running driver."""
+    """The options, and those that the last RegistryDwords holds for a static option:
+
+    `EnableResizableBar=1` in it shows up as the option of that name in the running driver.
+    """
     dwords = [option for option in options if option.name == _DWORDS]
     if not dwords:
         return options
@@ -202,7 +206,7 @@ def _live(evidence: Evidence, errors: Errors, module: str, name: str, params: di
     reading = evidence.read("/sys/module/%s/parameters/%s" % (module, name))
     # Absent: this release has no such parameter, or does not show it.
     errors.unanswered(reading, absent_is_fine=True)
-    return module_values.live(reading.text) if reading.ok and reading.text.strip() else None
+    return module_values.parse_live_value(reading.text) if reading.ok and reading.text.strip() else None
 
 
 def _live_values(options: dict[str, dict[str, Any]]) -> dict[str, Any]:
@@ -219,9 +223,9 @@ def _pending(facts: dict[str, Any]) -> list[dict[str, Any]]:
                 text = "%s %s: %s in %s, %s in the running module" % (
                     module,
                     name,
-                    show(wanted),
+                    format_value(wanted),
                     source,
-                    show(option["live"]),
+                    format_value(option["live"]),
                 )
                 found.append(
                     {
@@ -237,7 +241,10 @@ def _pending(facts: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _unsaved(facts: dict[str, Any], complete: bool) -> list[dict[str, Any]] | None:
-    """Settings that someone made by hand and that the next load will lose. Only those with a known default can be told."""
+    """Settings that someone made by hand and that the next load will lose.
+
+    Only those with a known default can be told.
+    """
     if not complete:
         return None
     option = facts["nvidia_uvm"]["options"]["uvm_disable_hmm"]
@@ -262,7 +269,7 @@ def _conflicts(configuration: modprobe.Configuration, cmdline: list[modprobe.Opt
         for option in [*configuration.options_of(module), *(item for item in cmdline if item.module == module)]:
             given.setdefault(option.name, []).append(option)
         for name, options in given.items():
-            values = {str(module_values.configured(name, option.value)) for option in options}
+            values = {str(module_values.parse_configured_value(name, option.value)) for option in options}
             if len(values) > 1:
                 places = ["%s in %s" % (option.value, option.source) for option in options]
                 text = "%s %s: %s; the last one counts" % (module, name, ", ".join(places))
@@ -283,12 +290,17 @@ def _forced_p2p(facts: dict[str, Any], source: str | None) -> list[dict[str, Any
                 and not any(item["name"] == name for item in found)
             ):
                 found.append(
-                    {"name": name, "value": value, "where": where, "text": "%s=%s in %s" % (name, show(value), where)}
+                    {
+                        "name": name,
+                        "value": value,
+                        "where": where,
+                        "text": "%s=%s in %s" % (name, format_value(value), where),
+                    }
                 )
     return found
 
 
-def show(value: Any) -> str:
+def format_value(value: Any) -> str:
     """A value as the kernel prints it."""
     if isinstance(value, bool):
         return "Y" if value else "N"

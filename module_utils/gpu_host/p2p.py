@@ -32,7 +32,7 @@ MEANINGS = {
 Pairs = dict[tuple[int, int], "str | None"]
 
 
-def statuses(matrix: Matrix | None) -> Pairs:
+def read_statuses(matrix: Matrix | None) -> Pairs:
     """Directed pair of GPU indices -> status letter, None where the cell is missing or not one of NVML's."""
     if matrix is None:
         return {}
@@ -61,12 +61,12 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
     the matrix is not known. And the computed facts of ``summary``. A GPU whose address is unknown is named by its label
     (``GPU3``).
     """
-    names = gpus.indices(evidence)
+    names = gpus.read_indices(evidence)
     read: dict[str, Pairs | None] = {}
     for capability, letter in CAPABILITIES.items():
         answer = evidence.run(("nvidia-smi", "topo", "-p2p", letter), LIMIT_SECONDS)
-        matrix = topo_matrix.parse(answer.stdout) if answer.ok and answer.rc == 0 else None
-        read[capability] = None if matrix is None else statuses(matrix)
+        matrix = topo_matrix.parse_matrix(answer.stdout) if answer.ok and answer.rc == 0 else None
+        read[capability] = None if matrix is None else read_statuses(matrix)
         if matrix is not None:
             names = {**{index: "GPU%d" % index for index in matrix.gpus}, **names}
             missing = [label for label in matrix.columns if label.startswith("GPU") and label not in matrix.rows]
@@ -81,10 +81,10 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
             errors.unanswered(answer, absent_is_fine=True)
             if answer.status in (ABSENT, HUNG, TIMEOUT):
                 break  # the others would fare no better, and each costs its whole time limit
-    return summary(read, names)
+    return summarise_statuses(read, names)
 
 
-def summary(read: dict[str, Pairs | None], names: dict[int, str]) -> dict[str, Any]:
+def summarise_statuses(read: dict[str, Pairs | None], names: dict[int, str]) -> dict[str, Any]:
     """The facts, from statuses by capability (see ``statuses``) and GPU index -> address.
 
     ``gpu_count``, ``pair_count`` (directed); ``granted_pairs``, ``blocked_pairs``, ``unknown_pairs``: lists of

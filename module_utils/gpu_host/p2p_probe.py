@@ -26,12 +26,14 @@ BUSY_UTILIZATION_PERCENT = 5
 
 # Every list that a check tests; each holds names of directed pairs ("source->target") or of GPUs.
 LISTS = (
-    "not_granted_pairs", "unusable_pairs", "undelivered_pairs", "mirrored_pairs", "staged_pairs", "slow_pairs", "high_latency_pairs",
-    "hung_pairs", "unmeasured_pairs", "wrong_control_pairs", "one_way_pairs", "corrupt_under_load", "collapsed_under_load", "skipped_gpus",
+    "not_granted_pairs", "unusable_pairs", "undelivered_pairs", "mirrored_pairs", "staged_pairs", "slow_pairs",
+    "high_latency_pairs",
+    "hung_pairs", "unmeasured_pairs", "wrong_control_pairs", "one_way_pairs", "corrupt_under_load",
+    "collapsed_under_load", "skipped_gpus",
 )  # fmt: skip
 
 
-def facts(
+def gather(
     evidence: Evidence, params: dict[str, Any], errors: Errors, restrict: Callable[[], None] | None = None
 ) -> dict[str, Any]:
     """The dictionary `p2p_probe` (`host.probe` in checks): the same keys on every host, None for what is not known.
@@ -68,7 +70,7 @@ def facts(
     `restrict` makes a live probe leave the GPUs alone (cuInit and the driver's claims only); a recorded one has none.
     """
     result = _empty()
-    gate = idle_gate(evidence, errors)
+    gate = check_idle(evidence, errors)
     result["gate"] = gate
     forced = params.get("when_busy") == "force"
     if restrict and gate["reason"] and not forced:
@@ -82,7 +84,7 @@ def facts(
         result["skipped_reason"] = "the probe's result cannot be read"
         return result
     try:
-        build(raw, result, _context(evidence, gate))
+        fill_result(raw, result, _context(evidence, gate))
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         errors.add(
             "p2p_probe",
@@ -108,12 +110,12 @@ def _collective(evidence: Evidence, params: dict[str, Any], result: dict[str, An
     elif result["hung_pairs"] or any(event["kind"] == "left_behind" for event in result["events"]):
         reason = "not tried after a hang"
     if reason:
-        return all_reduce.facts(None, reason)
+        return all_reduce.summarise_all_reduce(None, reason)
     answer = evidence.run(all_reduce.COLLECTIVE_COMMAND)
     if answer.status == NOT_CAPTURED:
-        return all_reduce.facts(None, "this bundle holds no all-reduce")
+        return all_reduce.summarise_all_reduce(None, "this bundle holds no all-reduce")
     raw = _decoded(answer, errors)
-    return all_reduce.facts(
+    return all_reduce.summarise_all_reduce(
         raw if raw and raw.get("arms") else None, (raw or {}).get("reason") or "its result cannot be read"
     )
 
@@ -136,8 +138,11 @@ def _empty() -> dict[str, Any]:
     return result
 
 
-def idle_gate(evidence: Evidence, errors: Errors) -> dict[str, Any]:
-    """Whether anything works on the GPUs: ``{busy, reason, processes, gpus}``; busy None where nvidia-smi does not say."""
+def check_idle(evidence: Evidence, errors: Errors) -> dict[str, Any]:
+    """Whether anything works on the GPUs: ``{busy, reason, processes, gpus}``.
+
+    Busy None where nvidia-smi does not say.
+    """
     for argv in (APPS_COMMAND, GPUS_COMMAND):
         evidence.start(argv, GATE_SECONDS)
     apps, gpus = evidence.run(APPS_COMMAND, GATE_SECONDS), evidence.run(GPUS_COMMAND, GATE_SECONDS)
@@ -157,15 +162,19 @@ def idle_gate(evidence: Evidence, errors: Errors) -> dict[str, Any]:
         if len(cells) == 2 and "," in cells[0]:
             pid, name = cells[0].split(",", 1)
             gate["processes"].append(
-                {"pid": cuda_results.number(pid), "name": name.strip(), "memory_mib": cuda_results.number(cells[1])}
+                {
+                    "pid": cuda_results.parse_number(pid),
+                    "name": name.strip(),
+                    "memory_mib": cuda_results.parse_number(cells[1]),
+                }
             )
     for line in gpus.text.splitlines():
         cells = [cell.strip() for cell in line.split(",")]
         if len(cells) == 4:
             gate["gpus"].append({
-                "pci_address": cuda_results.normal_address(cells[0]),
-                "memory_used_mib": cuda_results.number(cells[1]),
-                "utilization_percent": cuda_results.number(cells[2]),
+                "pci_address": cuda_results.normalise_address(cells[0]),
+                "memory_used_mib": cuda_results.parse_number(cells[1]),
+                "utilization_percent": cuda_results.parse_number(cells[2]),
                 "mig": {"Enabled": True, "Disabled": False}.get(cells[3]),
             })  # fmt: skip
     if not gate["gpus"]:
@@ -211,7 +220,7 @@ def _in_guest(evidence: Evidence) -> bool | None:
     return None if flags is None else "hypervisor" in flags.split()
 
 
-def build(raw: dict[str, Any], result: dict[str, Any], context: dict[str, Any]) -> dict[str, Any]:
+def fill_result(raw: dict[str, Any], result: dict[str, Any], context: dict[str, Any]) -> dict[str, Any]:
     """Fill `result` from a raw result: what was measured, the verdicts and the lists."""
     for name in ("devices", "pairs", "loopback", "many_to_one", "events", "stages"):
         result[name] = raw.get(name) or result[name]
@@ -245,11 +254,11 @@ def build(raw: dict[str, Any], result: dict[str, Any], context: dict[str, Any]) 
         pair["path"] = paths.get(source, {}).get(target)
         pair["driver_status"] = {way: statuses.get(source, {}).get(target) for way, statuses in granted.items()}
         ends = (result["devices"].get(source) or {}, result["devices"].get(target) or {})
-        least = pair_verdict.least_bandwidth(
+        least = pair_verdict.expect_bandwidth(
             pair["path"], ends, (links.get(source) or {}).get("speed_gb_s"), context["in_guest"]
         )
         pair["least_gb_s"], pair["least_basis"] = least["gb_s"], least["basis"]
-        pair.update(pair_verdict.judge(pair, least))
+        pair.update(pair_verdict.judge_pair(pair, least))
         if pair["verdict"] == "unknown":
             pair["reason"] = next(
                 (gpu for gpu in result["skipped_gpus"] if gpu.partition(": ")[0] in (source, target)), pair["reason"]
@@ -271,8 +280,10 @@ def _why_not(result: dict[str, Any]) -> str:
 
 
 def _cuda(raw: dict[str, Any]) -> dict[str, Any]:
-    """``{initialised, result_code, result_name, hung, library, library_error, seconds, driver_version, causes,
-    detail}``."""
+    """Whether CUDA initialises, and why not.
+
+    ``{initialised, result_code, result_name, hung, library, library_error, seconds, driver_version, causes, detail}``.
+    """
     found = raw.get("cuda") or {}
     event = next(
         (event for event in raw.get("events") or () if event["stage"] in ("start", "load libcuda.so.1", "cuInit")), None
@@ -286,7 +297,7 @@ def _cuda(raw: dict[str, Any]) -> dict[str, Any]:
         hung=False,
         detail=None,
     )
-    cuda["causes"] = cuda_results.of_code(error.get("code"))
+    cuda["causes"] = cuda_results.explain_code(error.get("code"))
     if found.get("library_error"):
         cuda["causes"] = list(cuda_results.MISSING_LIBRARY_CAUSES)
     if found.get("initialised") and not error:
@@ -300,8 +311,10 @@ def _cuda(raw: dict[str, Any]) -> dict[str, Any]:
 
 
 def _context(evidence: Evidence, gate: dict[str, Any]) -> dict[str, Any]:
-    """What else the verdicts need, by the readers of their subjects: ``{topology, p2p, in_guest}``. Their errors are
-    told by gpu_facts."""
+    """What else the verdicts need, by the readers of their subjects: ``{topology, p2p, in_guest}``.
+
+    Their errors are told by gpu_facts.
+    """
     if gate["busy"] is None:  # nvidia-smi does not answer: each command would cost its whole limit again
         return {"topology": {}, "p2p": {}, "in_guest": _in_guest(evidence)}
     for reader in (topology, p2p):
@@ -335,7 +348,7 @@ def _lists(result: dict[str, Any], restricted: bool) -> None:
             result["mirrored_pairs"].append(name)
         if (pair.get("control_delivered") or {}).get("status") in ("corrupt", "error"):
             result["wrong_control_pairs"].append(name)
-        latency = pair_verdict.median(pair.get("latency_us"), "copy_12k_back_to_back")
+        latency = pair_verdict.find_median(pair.get("latency_us"), "copy_12k_back_to_back")
         if pair["verdict"] in ("ok", "slow") and latency is not None and latency > pair_verdict.HIGH_LATENCY_US:
             result["high_latency_pairs"].append("%s (%.3g us)" % (name, latency))
         back = pairs.get("%s->%s" % (pair["target"], pair["source"]))
@@ -345,7 +358,7 @@ def _lists(result: dict[str, Any], restricted: bool) -> None:
     for pair in pairs.values():
         counts[pair["verdict"]] = counts.get(pair["verdict"], 0) + 1
     result["verdicts"] = {"pairs": len(pairs), **counts}
-    rates = [pair_verdict.median(pair.get("bandwidth_gb_s"), "copy_alone", "copy") for pair in pairs.values()]
+    rates = [pair_verdict.find_median(pair.get("bandwidth_gb_s"), "copy_alone", "copy") for pair in pairs.values()]
     result["lowest_bandwidth_gb_s"] = min((rate for rate in rates if rate is not None), default=None)
     left = result["unmeasured_pairs"] or restricted or not pairs
     result["complete"] = not left
@@ -364,12 +377,12 @@ def _all(failing: list[str], left: Any) -> bool | None:
 def _load(result: dict[str, Any]) -> None:
     pairs = result["pairs"]
     rates = {
-        name: pair_verdict.median(pair.get("bandwidth_gb_s"), "copy_alone", "copy") for name, pair in pairs.items()
+        name: pair_verdict.find_median(pair.get("bandwidth_gb_s"), "copy_alone", "copy") for name, pair in pairs.items()
     }
     for target, found in sorted(result["many_to_one"].items()):
         result["corrupt_under_load"] += found.get("corrupt_pairs") or []
         best = max((rate for name, rate in rates.items() if rate and name.endswith("->" + target)), default=None)
-        total = pair_verdict.median(found, "bandwidth_gb_s")
+        total = pair_verdict.find_median(found, "bandwidth_gb_s")
         if best and total is not None and total < pair_verdict.MANY_TO_ONE_SHARE * best:
             result["collapsed_under_load"].append(
                 "all others to %s: %.3g GB/s together, one alone %.3g" % (target, total, best)
@@ -382,7 +395,7 @@ def _load(result: dict[str, Any]) -> None:
     every = result["all_at_once"] or {}
     result["corrupt_under_load"] = sorted(set(result["corrupt_under_load"]) | set(every.get("corrupt_pairs") or []))
     known = sorted(rate for rate in rates.values() if rate)
-    total = pair_verdict.median(every, "bandwidth_gb_s")
+    total = pair_verdict.find_median(every, "bandwidth_gb_s")
     gpus = len({pair["source"] for pair in pairs.values()})
     if (
         known

@@ -1,5 +1,6 @@
-"""PCI: the NVIDIA GPUs on the bus, the bridges above them, and how each pair is connected. From sysfs and configuration
-space.
+"""PCI: the NVIDIA GPUs on the bus, the bridges above them, and how each pair is connected.
+
+From sysfs and configuration space.
 
 The PCI bus shows GPUs whether or not a driver is loaded, so these facts hold where nvidia-smi has no answer. In a
 container, and so in an LXC guest, they are the host's.
@@ -52,17 +53,17 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
     - ``width_reduced``: [{address, width, max_width, port, port_max_width, gpus}]: links of GPUs and of switches above
       them that run on fewer lanes than the device has. Speed is left out: an idle GPU lowers it.
     - ``acs_unreadable``: [address] of ports that decide about a pair
-    - ``redirecting_switch_ports``, ``redirecting_root_ports``: see acs.redirecting
+    - ``redirecting_switch_ports``, ``redirecting_root_ports``: see acs.find_redirecting
 
     A list of offenders is None when none was found and a part of the evidence is missing.
     """
-    devices = pci_devices.inventory(evidence, errors)
+    devices = pci_devices.read_inventory(evidence, errors)
     if devices is None:
-        found = lspci.devices(evidence, errors)
-        return dict.fromkeys(KEYS) if found is None else {**assemble(found), "source": "lspci"}
-    for address in sorted(interesting(devices)):
+        found = lspci.read_devices(evidence, errors)
+        return dict.fromkeys(KEYS) if found is None else {**assemble_facts(found), "source": "lspci"}
+    for address in sorted(choose_devices(devices)):
         pci_devices.add_detail(evidence, devices[address], errors)
-    facts = {**assemble(devices), "source": "sysfs"}
+    facts = {**assemble_facts(devices), "source": "sysfs"}
     cut = sum(
         1
         for device in devices.values()
@@ -79,7 +80,7 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
     return facts
 
 
-def interesting(devices: dict[str, dict[str, Any]]) -> set[str]:
+def choose_devices(devices: dict[str, dict[str, Any]]) -> set[str]:
     """Addresses to read in detail: GPUs, their other functions, NVSwitches and every bridge above them."""
     chosen = set()
     for address, device in devices.items():
@@ -90,12 +91,12 @@ def interesting(devices: dict[str, dict[str, Any]]) -> set[str]:
     return chosen
 
 
-def assemble(devices: dict[str, dict[str, Any]]) -> dict[str, Any]:
+def assemble_facts(devices: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """The facts from devices in the shape of pci_devices.py."""
     gpus = {address: _gpu(device, devices) for address, device in sorted(devices.items()) if _is_gpu(device)}
     above = {bridge for gpu in gpus.values() for bridge in gpu["path"] or []}
     bridges = {address: _bridge(devices[address]) for address in sorted(above) if address in devices}
-    pairs = acs.pairs_of(gpus, bridges)
+    pairs = acs.list_pairs(gpus, bridges)
     bridge = devices.get("0000:00:00.0") or {}
     identified = bool(bridge.get("vendor") and (bridge["class"] or "").startswith(pci_names.CLASS_HOST_BRIDGE))
     turn_ports = sorted({port for pair in pairs for port in pair["turn_ports"]})
@@ -120,8 +121,8 @@ def assemble(devices: dict[str, dict[str, Any]]) -> dict[str, Any]:
             for port in turn_ports
             if (bridges.get(port) or {"acs": {"redirects": None}})["acs"]["redirects"] is None
         ],
-        "redirecting_switch_ports": acs.redirecting(pairs, bridges, below_switch=True),
-        "redirecting_root_ports": acs.redirecting(pairs, bridges, below_switch=False),
+        "redirecting_switch_ports": acs.find_redirecting(pairs, bridges, below_switch=True),
+        "redirecting_root_ports": acs.find_redirecting(pairs, bridges, below_switch=False),
     }
 
 
@@ -172,7 +173,7 @@ def _bridge(device: dict[str, Any]) -> dict[str, Any]:
         "secondary_bus": config.get("secondary_bus"),
         "numa_node": device.get("numa_node"),
         "link": {name: link.get(name) for name in ("speed_gt_s", "width", "max_speed_gt_s", "max_width")},
-        "acs": acs.describe(config.get("acs")),
+        "acs": acs.describe_acs(config.get("acs")),
     }
 
 
@@ -205,7 +206,10 @@ def _foreign(gpus: dict[str, dict[str, Any]]) -> list[dict[str, str]] | None:
 
 
 def _is_upstream(bridge: dict[str, Any] | None, position: int) -> bool:
-    """Whether a bridge is a switch's upstream port; without root its kind is unknown, and its place in the path tells."""
+    """Whether a bridge is a switch's upstream port.
+
+    Without root its kind is unknown, and its place in the path tells.
+    """
     if bridge is None:
         return False
     return position % 2 == 1 if bridge["kind"] is None else bridge["kind"] == "upstream"

@@ -45,8 +45,9 @@ _WEAKENS_ISOLATION = re.compile(
 
 
 def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
-    """Facts of a Proxmox VE host; every key is there always, None for unknown. On another host `is_proxmox` is False
-    and the rest None.
+    """Facts of a Proxmox VE host; every key is there always, None for unknown.
+
+    On another host `is_proxmox` is False and the rest None.
 
     `node`, `version`, `kernel`; `boot`, `driver`, `at_boot`, `gpus`, `vms`, `containers`: see below. `iommu_on`;
     `vfio_ids`: "vendor:device" -> the file that gives it to vfio-pci at boot. Lists of offenders, as sentences:
@@ -72,8 +73,8 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
     facts["kernel"] = evidence.read("/proc/sys/kernel/osrelease").text.strip() or None
     facts["boot"] = node_boot.gather(evidence, errors)
     facts["iommu_on"] = _iommu_on(evidence, errors)
-    facts["driver"] = node_driver.driver(evidence, errors)
-    facts["at_boot"] = node_driver.at_boot(evidence, errors)
+    facts["driver"] = node_driver.read_driver(evidence, errors)
+    facts["at_boot"] = node_driver.find_nodes_at_boot(evidence, errors)
     facts["vfio_ids"] = node_driver.vfio_ids(evidence, facts["boot"]["live"])
     live = facts["boot"]["live"]
     facts["isolation_weakened"] = None if live is None else [word for word in live if _WEAKENS_ISOLATION.match(word)]
@@ -88,14 +89,14 @@ def _iommu_on(evidence: Evidence, errors: Errors) -> bool | None:
 
 
 def _guests_and_cards(evidence: Evidence, errors: Errors, facts: dict[str, Any]) -> None:
-    devices = pci_devices.inventory(evidence, errors)
+    devices = pci_devices.read_inventory(evidence, errors)
     cards = {
         address: device for address, device in (devices or {}).items() if is_gpu(device["vendor"], device["class"])
     }
     for device in cards.values():
         pci_devices.add_detail(evidence, device, errors)
-    facts["vms"] = node_guests.vms(evidence, errors, facts["node"], devices)
-    facts["containers"] = node_guests.containers(evidence, errors, facts["driver"])
+    facts["vms"] = node_guests.read_vms(evidence, errors, facts["node"], devices)
+    facts["containers"] = node_guests.read_containers(evidence, errors, facts["driver"])
     vms, containers = facts["vms"] or {}, facts["containers"] or {}
     if facts["vms"] is not None and facts["containers"] is not None:
         facts["faults"] = [
@@ -108,7 +109,7 @@ def _guests_and_cards(evidence: Evidence, errors: Errors, facts: dict[str, Any])
         facts["needs_nodes_at_boot"] = any(guest["gpus"] and guest["onboot"] for guest in containers.values())
     if devices is None or facts["vms"] is None or facts["containers"] is None:
         return
-    facts["gpus"] = card_claims.gpus(evidence, errors, cards, {**vms, **containers}, facts["vfio_ids"])
+    facts["gpus"] = card_claims.list_gpus(evidence, errors, cards, {**vms, **containers}, facts["vfio_ids"])
     facts["claimed_twice"] = card_claims.claimed_twice(facts["gpus"])
     facts["driver_conflicts"] = card_claims.driver_conflicts(facts["gpus"])
     bridges = {address for address, device in devices.items() if (device["class"] or "").startswith("06")}
@@ -156,7 +157,7 @@ def gather_host(evidence: Evidence) -> dict[str, Any]:
     return facts
 
 
-def for_guest(facts: dict[str, Any] | None, host: str, vmid: Any) -> dict[str, Any]:
+def select_guest(facts: dict[str, Any] | None, host: str, vmid: Any) -> dict[str, Any]:
     """What the checks of a guest see as `host.hypervisor`: the host's facts without its other guests, and
 
     `name`, its name in the inventory; `vmid`; `guest`, the entry of this VMID (None if there is none, or the guests are

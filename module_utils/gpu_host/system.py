@@ -1,5 +1,7 @@
-"""The system under the GPUs: NUMA nodes, memory, /dev/shm, locked-memory limit, NUMA balancing, CPU frequency governor,
-release."""
+"""The system under the GPUs.
+
+NUMA nodes, memory, /dev/shm, locked-memory limit, NUMA balancing, CPU frequency governor, release.
+"""
 
 from __future__ import annotations
 

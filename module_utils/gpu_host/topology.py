@@ -1,5 +1,6 @@
-"""How the GPUs are connected: ``nvidia-smi topo -m`` (path class of each pair, NICs, CPU and NUMA affinity) and NVLink
-links.
+"""How the GPUs are connected:
+
+``nvidia-smi topo -m`` (path class of each pair, NICs, CPU and NUMA affinity) and NVLink links.
 
 In a virtual machine the classes are those of the emulated machine, not of the hardware. Whether P2P works must not be
 read from them.
@@ -28,14 +29,16 @@ _CELL = re.compile(r"NV(\d{1,3})")
 
 
 def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
-    """Facts ``topology``: those of ``summary``, and ``nvlink``: ``{address: {links, active, inactive, unknown,
-    speed_gb_s}}`` or None."""
-    names = gpus.indices(evidence)
+    """Facts ``topology``: those of ``summary``, and ``nvlink``:
+
+    ``{address: {links, active, inactive, unknown, speed_gb_s}}`` or None.
+    """
+    names = gpus.read_indices(evidence)
     answer = evidence.run(MATRIX, LIMIT_SECONDS)
-    matrix = topo_matrix.parse(answer.stdout) if answer.ok and answer.rc == 0 else None
+    matrix = topo_matrix.parse_matrix(answer.stdout) if answer.ok and answer.rc == 0 else None
     if matrix is None:
         _unanswered(answer, errors)
-    facts = summary(matrix, names)
+    facts = summarise_topology(matrix, names)
     if facts["unknown_pairs"]:
         errors.add(" ".join(MATRIX), "is cut off or damaged: %d pairs cannot be read" % len(facts["unknown_pairs"]))
     return {**facts, "nvlink": None if answer.status in (ABSENT, HUNG, TIMEOUT) else _nvlink(evidence, names, errors)}
@@ -51,16 +54,16 @@ def _unanswered(answer: Outcome, errors: Errors) -> None:
 
 def _nvlink(evidence: Evidence, names: dict[int, str], errors: Errors) -> dict[str, Any] | None:
     answer = evidence.run(NVLINK, LIMIT_SECONDS)
-    found = nvlink.parse(answer.stdout) if answer.ok else None
+    found = nvlink.parse_nvlink(answer.stdout) if answer.ok else None
     if answer.ok and answer.rc == 0 and not answer.stdout.strip():
         found = {}  # where no link is active, driver 580 prints nothing at all (seen on a single H200)
     if found is None:
         _unanswered(answer, errors)
         return None
-    return {_name("GPU%d" % index, names): nvlink.summarise(links) for index, links in found.items()}
+    return {_name("GPU%d" % index, names): nvlink.summarise_nvlink(links) for index, links in found.items()}
 
 
-def summary(matrix: Matrix | None, names: dict[int, str]) -> dict[str, Any]:
+def summarise_topology(matrix: Matrix | None, names: dict[int, str]) -> dict[str, Any]:
     """The facts of a matrix and GPU index -> address; every value None if there is no matrix.
 
     ``links``: ``{address: {address or NIC: class}}``. ``pairs``: ``[{a, b, class, nvlinks}]``, each pair once, `class`
@@ -148,8 +151,10 @@ def _cells(matrix: Matrix, label: str) -> dict[str, str]:
 
 
 def _affinity(matrix: Matrix, index: int) -> dict[str, Any]:
-    """What stands behind the cells of a row. With tabs, empty cells keep their place; the row has one tab more than its
-    headings."""
+    """What stands behind the cells of a row.
+
+    With tabs, empty cells keep their place; the row has one tab more than its headings.
+    """
     rest = matrix.rows.get("GPU%d" % index, [])[len(matrix.columns) :] if matrix.headings else []
     cpus, numa = [*rest, "", ""][:2]
     own = next((cell for cell in reversed(rest[2:]) if cell), "")
@@ -165,4 +170,4 @@ def _node(cell: str) -> int | str | None:
     if smi_values.is_not_applicable(cell):
         return smi_values.NOT_APPLICABLE
     # A GPU near several nodes reads "0-1" or "0,1": no single node.
-    return smi_values.whole(cell)
+    return smi_values.parse_whole(cell)

@@ -1,5 +1,6 @@
-"""Where this system runs: on the metal, in a virtual machine (which, with which chipset and CPU), in an LXC or another
-container.
+"""Where this system runs: bare metal, a virtual machine, LXC or another container.
+
+Of a virtual machine also which one, with which chipset and CPU.
 
 The remedy for a fault lies on the machine that owns it, so nearly every check asks for the placement first.
 """
@@ -200,8 +201,10 @@ def _hypervisor(
 
 
 def _signature(evidence: Evidence) -> str | None:
-    """What CPUID tells of the hypervisor, as lscpu and the kernel's paravirtual clock show it; "" for nothing, None for
-    unknown."""
+    """What CPUID tells of the hypervisor, as lscpu and the kernel's paravirtual clock show it.
+
+    "" for nothing, None for unknown.
+    """
     lscpu = evidence.run(["lscpu"], 10.0)
     answer = re.search(r"^Hypervisor vendor:\s+(\S+)", lscpu.text, re.M)
     if answer:
@@ -220,7 +223,7 @@ def _signature(evidence: Evidence) -> str | None:
 
 
 def _has_virtio(evidence: Evidence) -> bool:
-    devices = pci_devices.inventory(evidence, Errors("virtualization")) or {}
+    devices = pci_devices.read_inventory(evidence, Errors("virtualization")) or {}
     return any(device["vendor"] in (VIRTIO_VENDOR, QEMU_VENDOR) for device in devices.values())
 
 
@@ -235,7 +238,7 @@ def _dmi(evidence: Evidence, errors: Errors) -> dict[str, str | None]:
 
 def _host_bridge(evidence: Evidence) -> str | None:
     # Errors of the bus are the pci subject's to report.
-    device = pci_devices.identify(evidence, "0000:00:00.0", Errors("virtualization"))
+    device = pci_devices.identify_device(evidence, "0000:00:00.0", Errors("virtualization"))
     if not (device["class"] or "").startswith(pci_names.CLASS_HOST_BRIDGE):
         return None
     return "%s:%s" % (device["vendor"], device["device"])
@@ -292,8 +295,10 @@ def _looks_like_qemu(dmi: dict[str, str | None], bridge: str | None) -> bool:
 
 
 def _signature_of_qemu(hypervisor: str | None, dmi: dict[str, str | None]) -> str:
-    """QEMU without KVM has a CPUID signature that lscpu does not know. systemd-detect-virt says "qemu" for it, and for
-    DMI's words."""
+    """QEMU without KVM has a CPUID signature that lscpu does not know.
+
+    systemd-detect-virt says "qemu" for it, and for DMI's words.
+    """
     return (
         "qemu"
         if hypervisor == "qemu" and dmi["sys_vendor"] and not any("QEMU" in (text or "") for text in dmi.values())

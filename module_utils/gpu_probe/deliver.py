@@ -1,5 +1,6 @@
-"""Does what one GPU writes really arrive in the other's memory? Fresh random bytes, a poisoned target, read back by its
-owner.
+"""Does what one GPU writes really arrive in the other's memory?
+
+Fresh random bytes, a poisoned target, read back by its owner.
 
 The owner's own context reads the target: a fault known from virtual machines (nccl#2335) puts a peer's writes into a
 private mirror, where the writer finds them again and the owner never sees them.
@@ -27,7 +28,7 @@ CASES = (
 METHODS = ("copy_engine", "sm_store", "sm_load")
 
 
-def methods(source: Gpu, target: Gpu) -> dict[str, Callable[[int, int, int], None]]:
+def list_methods(source: Gpu, target: Gpu) -> dict[str, Callable[[int, int, int], None]]:
     """The ways from `source` to `target`, each as f(target address, source address, bytes)."""
     return {
         "copy_engine": lambda to, origin, size: source.copy_to(target, size, to, origin),
@@ -36,9 +37,10 @@ def methods(source: Gpu, target: Gpu) -> dict[str, Callable[[int, int, int], Non
     }
 
 
-def check(source: Gpu, target: Gpu, method: str, host: HostMemory) -> dict[str, Any]:
-    """All cases of one method: ``{status, sizes, first_bad_offset, bad_size, bad_blocks_4k, found, writer_sees_it,
-    error}``.
+def check_delivery(source: Gpu, target: Gpu, method: str, host: HostMemory) -> dict[str, Any]:
+    """All cases of one method:
+
+    ``{status, sizes, first_bad_offset, bad_size, bad_blocks_4k, found, writer_sees_it, error}``.
 
     status ok | corrupt | error | skipped. `found` says what stood in place of the data: `nothing_arrived` (all poison),
     `part_arrived`, `altered`, `overrun` (bytes beside the target changed). `writer_sees_it` is true where the writer
@@ -50,7 +52,7 @@ def check(source: Gpu, target: Gpu, method: str, host: HostMemory) -> dict[str, 
     result["sizes"] = []
     if method != "copy_engine" and not (source.functions and target.functions):
         return {**result, "status": "skipped", "error": "the driver did not take the probe's kernels"}
-    move = methods(source, target)[method]
+    move = list_methods(source, target)[method]
     room = min(source.size, target.size, host.size)
     for wanted, target_offset, source_offset in CASES:
         size = min(wanted, room - max(target_offset, source_offset))
@@ -80,13 +82,13 @@ def _one(
     source.wait()
     target.wait()
     target.download(host.readback, place - GUARD, size + 2 * GUARD)
-    fault = compare(host, expected, size, poison)
+    fault = compare_readback(host, expected, size, poison)
     if fault and fault["found"] == "nothing_arrived":
         fault["writer_sees_it"] = _writer_sees(source, target, (place, expected, size), host)
     return fault
 
 
-def compare(host: HostMemory, expected: int, size: int, poison: int) -> dict[str, Any] | None:
+def compare_readback(host: HostMemory, expected: int, size: int, poison: int) -> dict[str, Any] | None:
     """What differs between `expected` and the readback (guard, `size` bytes, guard); None if nothing does."""
     data = host.readback + GUARD
     guards = [*range(-GUARD, 0), *range(size, size + GUARD)]

@@ -1,5 +1,6 @@
-"""The CUDA driver API through ctypes: the calls that the probe makes, with their exact C types (cuda.h of CUDA 12 and
-13).
+"""The CUDA driver API through ctypes: the calls that the probe makes, with their exact C types.
+
+They are those of cuda.h of CUDA 12 and 13.
 
 `Cuda()` loads libcuda.so.1; every method either succeeds or raises CudaError with the function, the code and its name.
 Run it in a child process under a time limit: any of these calls can hang in the kernel.

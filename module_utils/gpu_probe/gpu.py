@@ -1,5 +1,7 @@
-"""One GPU in the probe's hands: its context, two streams, its buffers and kernels; and the page-locked memory that all
-share."""
+"""One GPU in the probe's hands: its context, two streams, its buffers and kernels.
+
+And the page-locked memory that all share.
+"""
 
 from __future__ import annotations
 
@@ -217,7 +219,8 @@ class Gpu:
         (mine, theirs), (warm, count, limit_ns) = flags, trips
         self.cuda.launch(
             self.functions["ping"], 1, 1, stream,
-            c_uint64(mine), c_uint64(theirs), c_uint(int(serves)), c_uint(warm), c_uint(count), c_uint64(limit_ns), c_uint64(out),
+            c_uint64(mine), c_uint64(theirs), c_uint(int(serves)), c_uint(warm), c_uint(count), c_uint64(limit_ns),
+            c_uint64(out),
         )  # fmt: skip
 
     def run_delay(self, ns: int) -> None:
@@ -242,8 +245,10 @@ class Gpu:
 
 
 class HostMemory:
-    """Page-locked host memory: fresh random bytes, a buffer to read back into, and flags for the control of the flag
-    round trip."""
+    """Page-locked host memory.
+
+    Fresh random bytes, a buffer to read back into, and flags for the control of the flag round trip.
+    """
 
     SLACK = MIB
 
@@ -260,7 +265,10 @@ class HostMemory:
         self._libc.memcmp.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
 
     def fresh(self) -> int:
-        """Address of `size` random bytes that begin at another place each time: no two transfers carry the same data."""
+        """Address of `size` random bytes that begin at another place each time.
+
+        So no two transfers carry the same data.
+        """
         return self.random + random.SystemRandom().randrange(0, self.SLACK)
 
     def same(self, one: int, other: int, size: int) -> bool:

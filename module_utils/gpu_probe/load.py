@@ -1,4 +1,7 @@
-"""Many transfers at once: a switch or a host bridge can collapse only then (several sources writing across one switch)."""
+"""Many transfers at once: a switch or a host bridge can collapse only then.
+
+For example when several sources write across one switch.
+"""
 
 from __future__ import annotations
 
@@ -8,19 +11,22 @@ from typing import Any
 
 from .driver import Cuda
 from .gpu import GUARD, MIB, Gpu, HostMemory
-from .measure import SAMPLES, Flow, figure
+from .measure import SAMPLES, Flow, summarise_samples
 
 LOAD_SECONDS = 0.04  # how long one sample should take
 MOST_TURNS = 32
 
 
-def all_to(cuda: Cuda, gpus: Sequence[Gpu], target: Gpu, host: HostMemory) -> dict[str, Any]:
+def load_one_target(cuda: Cuda, gpus: Sequence[Gpu], target: Gpu, host: HostMemory) -> dict[str, Any]:
     """Every other GPU writes to `target` at once: ``{bandwidth_gb_s, corrupt_sources}``; the bandwidth is the sum."""
     return _run(cuda, [(source, target) for source in gpus if source is not target], gpus, host)
 
 
-def all_at_once(cuda: Cuda, gpus: Sequence[Gpu], host: HostMemory) -> dict[str, Any]:
-    """Every GPU writes to every other at once; source i begins with target i+1, so that no target is everybody's first."""
+def load_every_pair(cuda: Cuda, gpus: Sequence[Gpu], host: HostMemory) -> dict[str, Any]:
+    """Every GPU writes to every other at once.
+
+    Source i begins with target i+1, so that no target is everybody's first.
+    """
     count = len(gpus)
     pairs = [(gpus[at], gpus[(at + step) % count]) for at in range(count) for step in range(1, count)]
     return _run(cuda, pairs, gpus, host)
@@ -51,7 +57,7 @@ def _run(cuda: Cuda, pairs: Sequence[tuple[Gpu, Gpu]], gpus: Sequence[Gpu], host
         "concurrent": len(flows),
         "method": "copy_engine, host clock",
     }
-    return {"bandwidth_gb_s": figure(samples, **how), "corrupt_pairs": corrupt}
+    return {"bandwidth_gb_s": summarise_samples(samples, **how), "corrupt_pairs": corrupt}
 
 
 def _timed(flows: Sequence[Flow], turns: int) -> float:
@@ -65,11 +71,13 @@ def _timed(flows: Sequence[Flow], turns: int) -> float:
     return time.perf_counter() - began
 
 
-def rounds(
+def make_rounds(
     gpus: Sequence[Gpu], wanted: Callable[[Gpu, Gpu], bool], one_by_one: bool = False
 ) -> list[list[tuple[Gpu, Gpu]]]:
-    """Unordered pairs in rounds of disjoint ones (the circle method of a tournament): n-1 rounds for n GPUs, n rounds
-    if odd."""
+    """Unordered pairs in rounds of disjoint ones (the circle method of a tournament).
+
+    That is n-1 rounds for n GPUs, n rounds if odd.
+    """
     seats: list[Gpu | None] = list(gpus)
     if len(seats) % 2:
         seats.append(None)

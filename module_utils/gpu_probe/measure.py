@@ -1,5 +1,6 @@
-"""Bandwidth and latency between GPUs, by events on the GPUs. Every figure is ``{median, min, max, iterations, size_mib
-| size_bytes, …}``.
+"""Bandwidth and latency between GPUs, by events on the GPUs.
+
+Every figure is ``{median, min, max, iterations, size_mib | size_bytes, …}``.
 
 Bandwidth is decimal GB/s, as NVIDIA's tools print it. An iteration is one sample: several transfers back to back
 between two events.
@@ -29,7 +30,7 @@ PING_LIMIT_NS = 200_000_000
 Pair = tuple  # (source Gpu, target Gpu)
 
 
-def figure(samples: Sequence[float], **more: Any) -> dict[str, Any]:
+def summarise_samples(samples: Sequence[float], **more: Any) -> dict[str, Any]:
     ordered = sorted(samples)
     middle = len(ordered) // 2
     median = ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
@@ -63,7 +64,7 @@ class Flow:
             self.runner.run_copy(self.place, self.origin, self.size, stream)
 
 
-def together(
+def measure_flows(
     cuda: Cuda, flows: Sequence[Flow], samples: int = SAMPLES, sample_seconds: float = SAMPLE_SECONDS
 ) -> list[dict[str, Any]]:
     """The bandwidth of each flow, all running at once; no two may share a runner."""
@@ -75,7 +76,9 @@ def together(
         for kept, flow, took in zip(rates, flows, _timed(cuda, flows)):
             kept.append(flow.transfers * flow.size / max(took, 1e-9) / 1e9)
     return [
-        figure(kept, size_mib=flow.size // MIB, transfers=flow.transfers, concurrent=len(flows), method=flow.method)
+        summarise_samples(
+            kept, size_mib=flow.size // MIB, transfers=flow.transfers, concurrent=len(flows), method=flow.method
+        )
         for kept, flow in zip(rates, flows)
     ]
 
@@ -92,10 +95,12 @@ def _timed(cuda: Cuda, flows: Sequence[Flow]) -> list[float]:
     return [cuda.elapsed_s(flow.runner.start, flow.runner.end) for flow in flows]
 
 
-def both_ways(cuda: Cuda, pairs: Sequence[Pair], size: int, samples: int = SAMPLES) -> list[dict[str, Any]]:
-    """The sum of both directions of each pair, all pairs at once. Both copies start after one event and end before
-    another, so
-    that one clock times them. Runs on the second stream of the target for the way back."""
+def measure_both_ways(cuda: Cuda, pairs: Sequence[Pair], size: int, samples: int = SAMPLES) -> list[dict[str, Any]]:
+    """The sum of both directions of each pair, all pairs at once.
+
+    Both copies start after one event and end before another, so that one clock times them. Runs on the second stream of
+    the target for the way back.
+    """
     forward = [Flow(source, target, "copy_engine", size) for source, target in pairs]
     back = [Flow(target, source, "copy_engine", size) for source, target in pairs]
     rates: list[list[float]] = [[] for _ in pairs]
@@ -122,12 +127,14 @@ def both_ways(cuda: Cuda, pairs: Sequence[Pair], size: int, samples: int = SAMPL
             else:
                 kept.append(2 * go.transfers * size / took / 1e9)
     return [
-        figure(kept, size_mib=size // MIB, transfers=go.transfers, concurrent=len(pairs), method="copy_engine")
+        summarise_samples(
+            kept, size_mib=size // MIB, transfers=go.transfers, concurrent=len(pairs), method="copy_engine"
+        )
         for kept, go in zip(rates, forward)
     ]
 
 
-def small_copies(cuda: Cuda, source: Gpu, target: Gpu) -> dict[str, Any]:
+def measure_small_copies(cuda: Cuda, source: Gpu, target: Gpu) -> dict[str, Any]:
     """Microseconds for a copy of 12 KiB: queued back to back on the GPU, and with the host waiting for each."""
     flow = Flow(source, target, "copy_engine", SMALL)
     queued = []
@@ -143,8 +150,12 @@ def small_copies(cuda: Cuda, source: Gpu, target: Gpu) -> dict[str, Any]:
             queued.append(cuda.elapsed_s(source.start, source.end) / SMALL_COPIES * 1e6)
     waited = [_host_seconds(lambda: _copy_and_wait(cuda, flow)) * 1e6 for _ in range(SYNCHRONISED_COPIES)]
     return {
-        "copy_12k_back_to_back": figure(queued, size_bytes=SMALL, transfers=SMALL_COPIES, method="copy_engine, events"),
-        "copy_12k_synchronised": figure(waited, size_bytes=SMALL, transfers=1, method="copy_engine, host clock"),
+        "copy_12k_back_to_back": summarise_samples(
+            queued, size_bytes=SMALL, transfers=SMALL_COPIES, method="copy_engine, events"
+        ),
+        "copy_12k_synchronised": summarise_samples(
+            waited, size_bytes=SMALL, transfers=1, method="copy_engine, host clock"
+        ),
     }
 
 
@@ -159,7 +170,7 @@ def _host_seconds(work: Callable[[], None]) -> float:
     return time.perf_counter() - began
 
 
-def flag_round_trip(source: Gpu, target: Gpu, host: HostMemory, through_host: bool) -> dict[str, Any]:
+def measure_flag_round_trip(source: Gpu, target: Gpu, host: HostMemory, through_host: bool) -> dict[str, Any]:
     """Microseconds for a flag to go to the other GPU and back, timed by the GPU: what a one-shot all-reduce waits for.
 
     Each kernel polls a flag in its own memory and the other stores there; `through_host` puts both flags into host
@@ -185,7 +196,7 @@ def flag_round_trip(source: Gpu, target: Gpu, host: HostMemory, through_host: bo
             reason = "after %d of %d trips a flag never came back" % (done, PING_WARM + PING_TRIPS)
             return {"median": None, "no_answer": True, "trips": done, "reason": reason}
         samples.append(ns / PING_TRIPS / 1e3)
-    return figure(samples, size_bytes=4, transfers=PING_TRIPS, method=method, no_answer=False)
+    return summarise_samples(samples, size_bytes=4, transfers=PING_TRIPS, method=method, no_answer=False)
 
 
 def _bytes(address: int) -> bytes:

@@ -1,5 +1,6 @@
-"""The child process that holds the GPUs: runs the stages of the probe and says on standard output what it does and
-finds.
+"""The child process that holds the GPUs.
+
+It runs the stages of the probe and says on standard output what it does and finds.
 
 Standard input: one line of JSON with the options, then kept open; when it ends, the parent is gone and the child ends
 too. Standard output: JSON lines, of three kinds::
@@ -151,8 +152,10 @@ class Worker:
                     self._put(self._claims(source, target), "pairs", _key(source, target), "claims")
 
     def _claims(self, source: Gpu, target: Gpu) -> dict[str, Any]:
-        """What the driver says of a pair before anything is tried. The source is the one that addresses the target's
-        memory."""
+        """What the driver says of a pair before anything is tried.
+
+        The source is the one that addresses the target's memory.
+        """
         assert self._cuda
         facts: dict[str, Any] = dict.fromkeys(("can_access", "access_supported", "atomics", "performance_rank"))
         try:
@@ -193,18 +196,20 @@ class Worker:
             if gpu.address in self._skip or not self._wanted("loopback", gpu.address, "latency_us"):
                 continue
             self._begin("loopback", 2 * PAIR_LIMIT_S, [gpu.address])
-            delivered = {method: deliver.check(gpu, gpu, method, self._host) for method in deliver.METHODS}
+            delivered = {method: deliver.check_delivery(gpu, gpu, method, self._host) for method in deliver.METHODS}
             self._put(delivered, "loopback", gpu.address, "delivered")
             flows = {"copy": "copy_engine", **({"sm_store": "sm_store"} if gpu.functions else {})}
             bandwidth = {
-                name: measure.together(self._cuda, [measure.Flow(gpu, gpu, how, gpu.size)])[0]
+                name: measure.measure_flows(self._cuda, [measure.Flow(gpu, gpu, how, gpu.size)])[0]
                 for name, how in flows.items()
             }
-            bandwidth["both_ways"] = measure.both_ways(self._cuda, [(gpu, gpu)], gpu.size)[0]
+            bandwidth["both_ways"] = measure.measure_both_ways(self._cuda, [(gpu, gpu)], gpu.size)[0]
             self._put(bandwidth, "loopback", gpu.address, "bandwidth_gb_s")
-            latency = measure.small_copies(self._cuda, gpu, gpu)
-            latency["flag_round_trip"] = measure.flag_round_trip(gpu, gpu, self._host, through_host=False)
-            latency["control_flag_round_trip"] = measure.flag_round_trip(gpu, gpu, self._host, through_host=True)
+            latency = measure.measure_small_copies(self._cuda, gpu, gpu)
+            latency["flag_round_trip"] = measure.measure_flag_round_trip(gpu, gpu, self._host, through_host=False)
+            latency["control_flag_round_trip"] = measure.measure_flag_round_trip(
+                gpu, gpu, self._host, through_host=True
+            )
             self._put(latency, "loopback", gpu.address, "latency_us")
 
     def _pairs(self) -> None:
@@ -216,7 +221,7 @@ class Worker:
         self._under_load(usable)
 
     def _rounds(self) -> list[list[tuple[Gpu, Gpu]]]:
-        return load.rounds(
+        return load.make_rounds(
             self._gpus, lambda one, other: not {_key(one, other), _key(other, one)} & self._skip, self._one_by_one
         )
 
@@ -226,7 +231,10 @@ class Worker:
         ]
 
     def _control(self) -> None:
-        """Every pair with peer access off: the driver stages the copy through host memory. It must be slow, and right."""
+        """Every pair with peer access off: the driver stages the copy through host memory.
+
+        It must be slow, and right.
+        """
         assert self._cuda and self._host
         for source, target in self._directed():
             if not self._wanted("pairs", _key(source, target), "control_latency_us"):
@@ -234,13 +242,15 @@ class Worker:
             self._begin("control", PAIR_LIMIT_S, [_key(source, target)])
             with _Recorded(self, source, target, "control"):
                 self._put(
-                    deliver.check(source, target, "copy_engine", self._host),
+                    deliver.check_delivery(source, target, "copy_engine", self._host),
                     "pairs",
                     _key(source, target),
                     "control_delivered",
                 )
-                latency = measure.small_copies(self._cuda, source, target)
-                latency["flag_round_trip"] = measure.flag_round_trip(source, target, self._host, through_host=True)
+                latency = measure.measure_small_copies(self._cuda, source, target)
+                latency["flag_round_trip"] = measure.measure_flag_round_trip(
+                    source, target, self._host, through_host=True
+                )
                 self._put(latency, "pairs", _key(source, target), "control_latency_us")
         for turn in self._rounds():
             for pairs in (turn, [(other, one) for one, other in turn]):
@@ -275,7 +285,9 @@ class Worker:
                 self._begin("deliver by " + method, PAIR_LIMIT_S, [key])
                 with _Recorded(self, source, target, "delivered"):
                     (target.enable(source) if method == "sm_load" else source.enable(target))
-                    self._put(deliver.check(source, target, method, self._host), "pairs", key, "delivered", method)
+                    self._put(
+                        deliver.check_delivery(source, target, method, self._host), "pairs", key, "delivered", method
+                    )
 
     def _latency(self, usable: Sequence[tuple[Gpu, Gpu]]) -> None:
         assert self._cuda and self._host
@@ -287,10 +299,12 @@ class Worker:
             self._begin("latency", PAIR_LIMIT_S, [key])
             with _Recorded(self, source, target, "latency"):
                 source.enable(target)
-                latency = measure.small_copies(self._cuda, source, target)
+                latency = measure.measure_small_copies(self._cuda, source, target)
                 if (target, source) in open_pairs:
                     target.enable(source)
-                    latency["flag_round_trip"] = measure.flag_round_trip(source, target, self._host, through_host=False)
+                    latency["flag_round_trip"] = measure.measure_flag_round_trip(
+                        source, target, self._host, through_host=False
+                    )
                 self._put(latency, "pairs", key, "latency_us")
 
     def _bandwidth(self, usable: Sequence[tuple[Gpu, Gpu]]) -> None:
@@ -334,7 +348,7 @@ class Worker:
             size = min(min(source.size, target.size) for source, target in pairs)
             flows = [measure.Flow(source, target, method, size) for source, target in pairs]
             budget = (3, measure.CONTROL_SAMPLE_SECONDS) if control else (measure.SAMPLES, measure.SAMPLE_SECONDS)
-            figures = measure.together(self._cuda, flows, *budget)
+            figures = measure.measure_flows(self._cuda, flows, *budget)
             for pair, value in zip(pairs, figures):
                 self._put(value, "pairs", _key(*pair), "bandwidth_gb_s", name)
             return {_key(*pair): value["median"] for pair, value in zip(pairs, figures)}
@@ -351,7 +365,7 @@ class Worker:
                 source.enable(target)
                 target.enable(source)
             size = min(min(source.size, target.size) for source, target in pairs)
-            for (source, target), value in zip(pairs, measure.both_ways(self._cuda, pairs, size)):
+            for (source, target), value in zip(pairs, measure.measure_both_ways(self._cuda, pairs, size)):
                 self._put(value, "pairs", _key(source, target), "bandwidth_gb_s", "both_ways")
                 self._put(value, "pairs", _key(target, source), "bandwidth_gb_s", "both_ways")
 
@@ -372,10 +386,12 @@ class Worker:
                     self._begin(
                         "all write to one", PAIR_LIMIT_S, [key for key in every if key.endswith(target.address)]
                     )
-                    self._put(load.all_to(self._cuda, self._gpus, target, self._host), "many_to_one", target.address)
+                    self._put(
+                        load.load_one_target(self._cuda, self._gpus, target, self._host), "many_to_one", target.address
+                    )
         if self._wanted("all_at_once", "", ""):
             self._begin("all pairs at once", PAIR_LIMIT_S, every)
-            self._put(load.all_at_once(self._cuda, self._gpus, self._host), "all_at_once")
+            self._put(load.load_every_pair(self._cuda, self._gpus, self._host), "all_at_once")
 
     def _close(self) -> None:
         if self._host is not None:
@@ -411,11 +427,14 @@ def _key(source: Gpu, target: Gpu) -> str:
 
 
 def _link(address: str) -> dict[str, Any]:
-    """The GPU's PCIe link now, as the kernel reads it: ``{speed_gt_s, width, max_speed_gt_s, max_width}``; None where
-    it does not say."""
+    """The GPU's PCIe link now, as the kernel reads it: ``{speed_gt_s, width, max_speed_gt_s, max_width}``.
+
+    None where it does not say.
+    """
     found: dict[str, Any] = {}
     for key, name in (
-        ("speed_gt_s", "current_link_speed"), ("width", "current_link_width"), ("max_speed_gt_s", "max_link_speed"), ("max_width", "max_link_width"),
+        ("speed_gt_s", "current_link_speed"), ("width", "current_link_width"), ("max_speed_gt_s", "max_link_speed"),
+        ("max_width", "max_link_width"),
     ):  # fmt: skip
         try:
             with open("/sys/bus/pci/devices/%s/%s" % (address, name), encoding="ascii", errors="replace") as handle:
@@ -431,8 +450,10 @@ def _say(message: dict[str, Any]) -> None:
 
 
 def die_with_parent(parent: int) -> None:
-    """The kernel kills us when the parent ends; and so does the end of standard input, which also a lost namespace
-    cannot hide."""
+    """The kernel kills us when the parent ends.
+
+    And so does the end of standard input, which also a lost namespace cannot hide.
+    """
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(3)

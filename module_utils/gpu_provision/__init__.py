@@ -1,1 +1,4 @@
-"""What the roles need to know before and while they change a host: packages, keys, who uses the GPUs, module options."""
+"""What the roles need to know before and while they change a host.
+
+Packages, keys, who uses the GPUs, module options.
+"""

@@ -20,8 +20,11 @@ DPKG_QUERY = [
 ]
 
 
-def installed(text: str) -> dict[str, dict[str, Any]]:
-    """Installed packages of a DPKG_QUERY output: name -> {version, held, broken}. Configuration remains do not count."""
+def parse_installed(text: str) -> dict[str, dict[str, Any]]:
+    """Installed packages of a DPKG_QUERY output: name -> {version, held, broken}.
+
+    Configuration remains do not count.
+    """
     found = {}
     for line in text.splitlines():
         fields = line.split("\t")
@@ -31,8 +34,11 @@ def installed(text: str) -> dict[str, dict[str, Any]]:
     return found
 
 
-def steps(text: str, before: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
-    """The steps of an `apt-get -s` output: {action, package, from, to}; action is install, upgrade, downgrade, remove."""
+def parse_steps(text: str, before: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
+    """The steps of an `apt-get -s` output: {action, package, from, to}.
+
+    Action is install, upgrade, downgrade, remove.
+    """
     found = []
     for line in text.splitlines():
         match = _STEP.match(line)
@@ -46,16 +52,16 @@ def steps(text: str, before: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
             else "install"
             if not old
             else "upgrade"
-            if newer(new or "", old)
+            if is_newer(new or "", old)
             else "downgrade"
-            if newer(old, new or "")
+            if is_newer(old, new or "")
             else "reinstall"
         )
         found.append({"action": action, "package": package, "from": old, "to": new if verb == "Inst" else None})
     return found
 
 
-def sizes(text: str) -> tuple[int | None, int | None]:
+def parse_sizes(text: str) -> tuple[int | None, int | None]:
     """(bytes to download, bytes more on disk afterwards; negative when space is freed); None where apt does not say."""
     need, after = _NEED.search(text), _AFTER.search(text)
     download = _bytes(need.group(1), need.group(2)) if need else None
@@ -67,7 +73,7 @@ def _bytes(number: str, unit: str) -> int:
     return int(float(number.replace(",", "")) * _UNITS[unit])
 
 
-def problem(text: str) -> str:
+def find_problem(text: str) -> str:
     """The lines of apt's output that say what is wrong, joined; the last lines when none is marked."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     marked = [
@@ -81,7 +87,7 @@ def problem(text: str) -> str:
     return " ".join(dict.fromkeys(line[:300] for line in (marked or lines[-3:])[:6]))
 
 
-def upstream(version: str) -> str:
+def upstream_version(version: str) -> str:
     """The upstream part of a Debian version: '1:580.95.05-0ubuntu1' -> '580.95.05'."""
     return (
         version.partition(":")[2].rpartition("-")[0] or version.partition(":")[2]
@@ -90,17 +96,17 @@ def upstream(version: str) -> str:
     )
 
 
-def fits(version: str, wanted: str) -> bool:
+def version_fits(version: str, wanted: str) -> bool:
     """Whether a Debian version belongs to a branch ('580') or is an exact driver version ('580.95.05')."""
-    own = upstream(version)
+    own = upstream_version(version)
     return own == wanted or own.startswith(wanted + ".")
 
 
-def matches(name: str, patterns: list[str]) -> bool:
+def matches_pattern(name: str, patterns: list[str]) -> bool:
     return any(fnmatch(name, pattern) for pattern in patterns)
 
 
-def newer(left: str, right: str) -> bool:
+def is_newer(left: str, right: str) -> bool:
     """Whether Debian version `left` sorts after `right` (deb-version(7))."""
     return _key(left) > _key(right)
 

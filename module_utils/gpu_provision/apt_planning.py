@@ -6,9 +6,9 @@ import os
 from typing import Any, Callable
 
 from . import apt_parsing, openpgp
-from .apt_sources import armored, content_of, distribution_mirror, fetch_key, pin_text
+from .apt_sources import armor_key, fetch_key, find_mirror, pin_text, read_content
 from .apt_trial import LISTS, Source, Trial, run_apt
-from .systems import PlanError, choose_system, headers, system
+from .systems import PlanError, choose_headers, choose_system, read_system
 
 # Kept free beside what apt says that it needs: for dpkg, for the build of the modules, for the new initramfs.
 RESERVE_BYTES = 200 * 1000**2
@@ -25,8 +25,8 @@ class Planner:
         self._opener = opener
         self._run = run
         _code, text = run(apt_parsing.DPKG_QUERY)
-        self.installed = apt_parsing.installed(text)
-        self.system = system(packages=self.installed)
+        self.installed = apt_parsing.parse_installed(text)
+        self.system = read_system(packages=self.installed)
 
     def plan(self) -> dict[str, Any]:
         """The plan as the module returns it. PlanError names the first reason not to begin."""
@@ -37,7 +37,7 @@ class Planner:
         wanted = self._packages(entry)
         pin = self._pin()
         current, missing = self._current(wanted), [name for name in wanted if name not in self.installed]
-        files_current = self._repository_is_current(entry) and (pin is None or content_of(pin[0]) == pin[1].encode())
+        files_current = self._repository_is_current(entry) and (pin is None or read_content(pin[0]) == pin[1].encode())
         plan: dict[str, Any] = {
             "family": "apt",
             "entry": entry,
@@ -76,7 +76,7 @@ class Planner:
             names = [entry["suffixed"].get(name, name) for name in names]
         names = [name.format(branch=branch) for name in names]
         if self._options["headers"]:
-            wanted = headers(self.system, self.installed)
+            wanted = choose_headers(self.system, self.installed)
             names += [*wanted["running"], *wanted["coming"]]
         return list(dict.fromkeys(names))
 
@@ -88,7 +88,7 @@ class Planner:
         )
 
     def _managed(self, name: str) -> bool:
-        return apt_parsing.matches(name, self._options["managed"]) and not apt_parsing.matches(
+        return apt_parsing.matches_pattern(name, self._options["managed"]) and not apt_parsing.matches_pattern(
             name, self._options["exempt"]
         )
 
@@ -96,9 +96,9 @@ class Planner:
         """Everything is there, of the wanted version, and all of one version."""
         version = self._options["version"]
         own = {name: value for name, value in self.installed.items() if self._managed(name)}
-        versions = {apt_parsing.upstream(value["version"]) for name, value in own.items() if name in wanted}
+        versions = {apt_parsing.upstream_version(value["version"]) for name, value in own.items() if name in wanted}
         fits = (
-            all(apt_parsing.fits(value["version"], version) for name, value in own.items() if name in wanted)
+            all(apt_parsing.version_fits(value["version"], version) for name, value in own.items() if name in wanted)
             if version
             else True
         )
@@ -110,14 +110,7 @@ class Planner:
         wanted = self._repository(entry)
         if wanted is None:
             return None
-        source = Source(
-            wanted["name"],
-            wanted["uris"],
-            wanted["suites"],
-            wanted.get("components", ""),
-            wanted.get("architectures", ""),
-            signed_by=wanted.get("signed_by", ""),
-        )
+        source = _source_of(wanted)
         if not source.signed_by:
             source.key = fetch_key(wanted["key_url"], wanted["fingerprints"], self._opener)
         return source
@@ -129,7 +122,7 @@ class Planner:
             own = entry.get("distribution")
             if own is None:
                 return None  # its standard sources already hold the driver
-            uris = self._options["repository"].get("uris") or distribution_mirror(self.system["codename"])
+            uris = self._options["repository"].get("uris") or find_mirror(self.system["codename"])
             if not uris:
                 raise PlanError(
                     "the sources of apt do not say where %s comes from. Set nvidia_driver_repository.uris."
@@ -148,20 +141,13 @@ class Planner:
         wanted = self._repository(entry)
         if wanted is None:
             return True
-        source = Source(
-            wanted["name"],
-            wanted["uris"],
-            wanted["suites"],
-            wanted.get("components", ""),
-            wanted.get("architectures", ""),
-            signed_by=wanted.get("signed_by", ""),
-        )
-        if content_of(source.path) != source.text().encode():
+        source = _source_of(wanted)
+        if read_content(source.path) != source.text().encode():
             return False
         if source.signed_by:
             return True
         try:
-            found = openpgp.fingerprints(content_of(source.key_path) or b"")
+            found = openpgp.read_fingerprints(read_content(source.key_path) or b"")
         except openpgp.KeyFileError:
             return False
         return set(found) <= {"".join(fingerprint.split()).upper() for fingerprint in wanted["fingerprints"]}
@@ -169,7 +155,7 @@ class Planner:
     def _files(self, source: Source | None, pin: tuple[str, str] | None) -> list[dict[str, str]]:
         files = []
         if source and source.key:
-            files.append({"path": source.key_path, "content": armored(source.key)})
+            files.append({"path": source.key_path, "content": armor_key(source.key)})
         if source:
             files.append({"path": source.path, "content": source.text()})
         if pin:
@@ -180,7 +166,7 @@ class Planner:
 
     def _try(self, plan: dict[str, Any], source: Source | None, pin: tuple[str, str] | None, wanted: list[str]) -> None:
         if source and source.key:
-            source.key = armored(source.key).encode()
+            source.key = armor_key(source.key).encode()
         plan["full_update"] = not any(
             name.endswith(("_Packages", "_Packages.lz4", "_Packages.gz"))
             for name in (os.listdir(LISTS) if os.path.isdir(LISTS) else ())
@@ -210,13 +196,13 @@ class Planner:
             return
         version = self._options["version"]
         for name in missing:
-            if name in headers(self.system, self.installed)["running"] and name not in self.installed:
+            if name in choose_headers(self.system, self.installed)["running"] and name not in self.installed:
                 raise PlanError(
                     "no package %s is to be had, so no module can be built for the running kernel %s. "
                     "Upgrade the kernel and reboot into it first, or set nvidia_driver_headers: false."
                     % (name, self.system["kernel"])
                 )
-            others = [apt_parsing.upstream(found) for found in trial.available(name)]
+            others = [apt_parsing.upstream_version(found) for found in trial.available(name)]
             if others and version:
                 raise PlanError(
                     "no version of %s fits %s. The repository offers: %s." % (name, version, ", ".join(others))
@@ -230,7 +216,7 @@ class Planner:
         forbidden = [
             step["package"]
             for step in steps
-            if step["action"] != "remove" and apt_parsing.matches(step["package"], self._options["forbid"])
+            if step["action"] != "remove" and apt_parsing.matches_pattern(step["package"], self._options["forbid"])
         ]
         if forbidden:
             raise PlanError("this would install %s. %s" % (", ".join(forbidden[:8]), self._options["forbid_reason"]))
@@ -259,7 +245,12 @@ class Planner:
                 "is right."
             )
             raise PlanError(
-                text % (apt_parsing.upstream(back[0]["from"]), apt_parsing.upstream(back[0]["to"]), len(back))
+                text
+                % (
+                    apt_parsing.upstream_version(back[0]["from"]),
+                    apt_parsing.upstream_version(back[0]["to"]),
+                    len(back),
+                )
             )
 
     def _refuse_full_disk(self, steps: list[dict[str, Any]], download: int | None, disk: int | None) -> None:
@@ -304,14 +295,16 @@ class Planner:
 
     def _installed_version(self) -> str | None:
         versions = [
-            apt_parsing.upstream(value["version"])
+            apt_parsing.upstream_version(value["version"])
             for name, value in sorted(self.installed.items())
             if self._managed(name)
         ]
         return max(set(versions), key=versions.count) if versions else None
 
     def _planned_version(self, steps: list[dict[str, Any]]) -> str | None:
-        versions = [apt_parsing.upstream(step["to"]) for step in steps if step["to"] and self._managed(step["package"])]
+        versions = [
+            apt_parsing.upstream_version(step["to"]) for step in steps if step["to"] and self._managed(step["package"])
+        ]
         return max(set(versions), key=versions.count) if versions else None
 
     def _holds(self, plan: dict[str, Any]) -> None:
@@ -327,18 +320,29 @@ class Planner:
         plan["unhold"] = sorted(names & held) if wanted is False else []
 
 
-def summary(steps: list[dict[str, Any]]) -> str:
+def summarise_steps(steps: list[dict[str, Any]]) -> str:
     """`install 9, upgrade 2`; the empty string for no step."""
     actions = [step["action"] for step in steps]
     return ", ".join("%s %d" % (action, actions.count(action)) for action in dict.fromkeys(actions))
 
 
-def lines(steps: list[dict[str, Any]]) -> list[str]:
+def describe_steps(steps: list[dict[str, Any]]) -> list[str]:
     """One line a step: `upgrade libcuda1 580.65.06-1 -> 580.95.05-1`."""
     return [
         "%s %s %s" % (step["action"], step["package"], " -> ".join(text for text in (step["from"], step["to"]) if text))
         for step in steps
     ]
+
+
+def _source_of(repository: dict[str, Any]) -> Source:
+    return Source(
+        repository["name"],
+        repository["uris"],
+        repository["suites"],
+        repository.get("components", ""),
+        repository.get("architectures", ""),
+        signed_by=repository.get("signed_by", ""),
+    )
 
 
 def _given(values: dict[str, Any]) -> dict[str, Any]:

@@ -27,7 +27,7 @@ def fetch_key(url: str, wanted: list[str], opener: Callable[[str], bytes]) -> by
             % (url, error)
         ) from error
     try:
-        found = openpgp.fingerprints(data)
+        found = openpgp.read_fingerprints(data)
     except openpgp.KeyFileError as error:
         raise PlanError("the key file %s %s." % (url, error)) from error
     strangers = [fingerprint for fingerprint in found if fingerprint not in normal]
@@ -54,7 +54,7 @@ def pin_text(patterns: list[str], exempt: list[str], wanted: str) -> str:
     )
 
 
-def distribution_mirror(codename: str, directory: str = "/etc/apt") -> str:
+def find_mirror(codename: str, directory: str = "/etc/apt") -> str:
     """The address from which this host gets its own distribution; empty if its sources do not say."""
     names = [os.path.join(directory, "sources.list")]
     parts = os.path.join(directory, "sources.list.d")
@@ -75,7 +75,7 @@ def distribution_mirror(codename: str, directory: str = "/etc/apt") -> str:
     return ""
 
 
-def content_of(path: str) -> bytes | None:
+def read_content(path: str) -> bytes | None:
     try:
         with open(path, "rb") as handle:
             return handle.read()
@@ -83,7 +83,7 @@ def content_of(path: str) -> bytes | None:
         return None
 
 
-def armored(key: bytes) -> str:
+def armor_key(key: bytes) -> str:
     """A key file as text; apt tells armor from binary by the extension, and .asc is ours."""
     if b"-----BEGIN PGP" in key:
         return key.decode("ascii", "replace")

@@ -63,8 +63,10 @@ class Result:
 
 
 class Trial:
-    """A scratch copy of the host's apt configuration. Use as a context manager; the scratch directory goes away with
-    it."""
+    """A scratch copy of the host's apt configuration.
+
+    Use as a context manager; the scratch directory goes away with it.
+    """
 
     def __init__(self, source: Source | None, pin: tuple[str, str] | None, run: Any = None) -> None:
         self._source = source
@@ -96,8 +98,10 @@ class Trial:
         shutil.rmtree(self._directory, ignore_errors=True)
 
     def update(self, everything: bool) -> str:
-        """Fetch the index of the source (of all sources with `everything`); the problem in one line, or the empty
-        string."""
+        """Fetch the index of the source (of all sources with `everything`).
+
+        The problem in one line, or the empty string.
+        """
         options = self._options("all" if everything else "only")
         if not everything:
             options += ["-o", "Dir::Etc::sourcelist=/dev/null"]
@@ -115,7 +119,7 @@ class Trial:
         code, text = self._run(argv)
         # `update` ends with 0 for some failures: an index that could not be fetched is only a warning to it.
         if code or "\nErr:" in "\n" + text or "\nW: Failed to fetch" in "\n" + text:
-            return apt_parsing.problem(text)
+            return apt_parsing.find_problem(text)
         return ""
 
     def available(self, package: str) -> list[str]:
@@ -140,11 +144,11 @@ class Trial:
         argv = ["apt-get", *self._options("all"), *install_options(recommends)]
         code, text = self._run([*argv, "-s", "-o", "Debug::NoLocking=1", "install", *packages])
         if code:
-            return Result(problem=apt_parsing.problem(text))
+            return Result(problem=apt_parsing.find_problem(text))
         _code, installed = self._run(apt_parsing.DPKG_QUERY)
-        steps = apt_parsing.steps(text, apt_parsing.installed(installed))
+        steps = apt_parsing.parse_steps(text, apt_parsing.parse_installed(installed))
         _code, text = self._run([*argv, "--assume-no", "-o", "Debug::NoLocking=1", "install", *packages])
-        download, disk = apt_parsing.sizes(text)
+        download, disk = apt_parsing.parse_sizes(text)
         return Result(steps=steps, download_bytes=download, disk_bytes=disk)
 
     def _path(self, name: str) -> str:

@@ -34,17 +34,21 @@ UNITS_COMMAND = [
 ]
 
 
-def look(evidence: Evidence, patterns: Sequence[str]) -> dict[str, Any]:
-    """What `processes` finds, the `units` that serve, and `text`: one line for a person, empty when the GPUs are free."""
-    found = processes()
-    found["units"] = serving_units(evidence, patterns) if patterns else []
-    found["text"] = describe(found["users"], found["units"])
+def find_gpu_users(evidence: Evidence, patterns: Sequence[str]) -> dict[str, Any]:
+    """What `find_processes` finds, the `units` that serve, and `text`.
+
+    `text` is one line for a person, empty when the GPUs are free.
+    """
+    found = find_processes()
+    found["units"] = find_serving_units(evidence, patterns) if patterns else []
+    found["text"] = describe_users(found["users"], found["units"])
     return found
 
 
-def processes(root: str = "/proc") -> dict[str, Any]:
-    """``{"users": [...], "driver_services": [...], "unreadable": N}``; each user ``{pid, command, devices, unit,
-    container}``.
+def find_processes(root: str = "/proc") -> dict[str, Any]:
+    """``{"users": [...], "driver_services": [...], "unreadable": N}``.
+
+    Each user ``{pid, command, devices, unit, container}``.
 
     `unreadable` counts processes whose files this user may not see: with any, an empty list proves nothing.
     """
@@ -68,7 +72,10 @@ def processes(root: str = "/proc") -> dict[str, Any]:
 
 
 def _devices(directory: str) -> list[str] | None:
-    """NVIDIA device files that are open; None if the process may not be looked at. A process that has ended holds none."""
+    """NVIDIA device files that are open; None if the process may not be looked at.
+
+    A process that has ended holds none.
+    """
     try:
         names = os.listdir(directory)
     except PermissionError:
@@ -102,14 +109,14 @@ def _unit(cgroup: str) -> tuple[str, str]:
     return unit, container
 
 
-def serving_units(evidence: Evidence, patterns: Sequence[str]) -> list[str]:
+def find_serving_units(evidence: Evidence, patterns: Sequence[str]) -> list[str]:
     """Active or starting services whose name matches one of the shell `patterns`; empty without systemd."""
     outcome = evidence.run(UNITS_COMMAND, 15)
     names = [line.split()[0] for line in outcome.text.splitlines() if line.split()]
     return sorted({name for name in names if any(fnmatch(name, pattern) for pattern in patterns)})
 
 
-def describe(users: list[dict[str, Any]], units: list[str]) -> str:
+def describe_users(users: list[dict[str, Any]], units: list[str]) -> str:
     """One line for a person: who is in the way."""
     parts = []
     for user in users[:8]:

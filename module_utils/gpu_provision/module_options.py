@@ -1,5 +1,6 @@
-"""Options of kernel modules: the drop-in file, what other files say of the same options, and what the running modules
-have.
+"""Options of kernel modules.
+
+The drop-in file, what other files say of the same options, and what the running modules have.
 
 Values are compared as the kernel reads them: Y is 1, 0x11 is 17, -1 is 4294967295, and a RegistryDwords string is its
 set of keys.
@@ -27,14 +28,17 @@ class OptionError(ValueError):
     """An option that cannot be written as asked; the message says which and why."""
 
 
-def render(options: dict[str, dict[str, Any]]) -> str:
-    """The text of the drop-in file, sorted, one `options` line a module. OptionError for what modprobe would misread."""
+def render_options(options: dict[str, dict[str, Any]]) -> str:
+    """The text of the drop-in file, sorted, one `options` line a module.
+
+    OptionError for what modprobe would misread.
+    """
     lines = []
     for module in sorted(options):
         if not _NAME.match(module.replace("-", "_")):
             raise OptionError("%r is no name of a kernel module" % module)
         pairs = [
-            "%s=%s" % (_checked(module, name), quoted(value_text(module, name, value)))
+            "%s=%s" % (_checked(module, name), quote_text(value_text(module, name, value)))
             for name, value in sorted(options[module].items())
         ]
         if pairs:
@@ -69,11 +73,11 @@ def value_text(module: str, name: str, value: Any) -> str:
     return text
 
 
-def quoted(text: str) -> str:
+def quote_text(text: str) -> str:
     return text if _PLAIN.match(text) else '"%s"' % text
 
 
-def same(left: str | None, right: str | None) -> bool | None:
+def is_same_value(left: str | None, right: str | None) -> bool | None:
     """Whether two spellings are one value; None when either is unknown."""
     if left is None or right is None:
         return None
@@ -92,11 +96,11 @@ def _normal(text: str) -> Any:
     return text
 
 
-def conflicts(evidence: Evidence, errors: Errors, wanted: dict[str, dict[str, Any]], own_file: str) -> list[str]:
+def find_conflicts(evidence: Evidence, errors: Errors, wanted: dict[str, dict[str, Any]], own_file: str) -> list[str]:
     """Where another file or the kernel command line gives one of the wanted options another value, one line each."""
     found = []
-    configuration = modprobe.read(evidence, errors)
-    cmdline = dict(modprobe.parameters(evidence.read("/proc/cmdline").text))
+    configuration = modprobe.read_configuration(evidence, errors)
+    cmdline = dict(modprobe.parse_parameters(evidence.read("/proc/cmdline").text))
     for module, options in sorted(wanted.items()):
         name = modprobe.module_name(module)
         others = [option for option in configuration.options_of(name) if option.file != own_file]
@@ -105,17 +109,20 @@ def conflicts(evidence: Evidence, errors: Errors, wanted: dict[str, dict[str, An
             found += [
                 "%s sets %s %s=%s, but %s is wanted" % (option.source, name, key, option.value, text)
                 for option in others
-                if option.name == key and same(option.value if option.value is not None else "1", text) is False
+                if option.name == key
+                and is_same_value(option.value if option.value is not None else "1", text) is False
             ]
             on_line = cmdline.get("%s.%s" % (name, key))
-            if same(on_line, text) is False:
+            if is_same_value(on_line, text) is False:
                 found.append("the kernel command line sets %s.%s=%s, but %s is wanted" % (name, key, on_line, text))
     return found
 
 
-def rows(evidence: Evidence, wanted: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
-    """For each wanted option ``{module, option, wanted, live, loaded, pending}``; `pending` is None when it cannot be
-    told."""
+def compare_options(evidence: Evidence, wanted: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
+    """For each wanted option ``{module, option, wanted, live, loaded, pending}``.
+
+    `pending` is None when it cannot be told.
+    """
     found = []
     nvreg = _nvreg(evidence)
     for module, options in sorted(wanted.items()):
@@ -124,7 +131,7 @@ def rows(evidence: Evidence, wanted: dict[str, dict[str, Any]]) -> list[dict[str
         for key, value in sorted(options.items()):
             text = value_text(module, key, value)
             live = _live(evidence, name, key, nvreg) if loaded else None
-            equal = same(live, text)
+            equal = is_same_value(live, text)
             pending = False if not loaded else None if equal is None else not equal
             found.append(
                 {"module": name, "option": key, "wanted": text, "live": live, "loaded": loaded, "pending": pending}
@@ -145,13 +152,13 @@ def _nvreg(evidence: Evidence) -> dict[str, str]:
     return {name.strip(): value.strip().strip('"') for name, colon, value in pairs if colon}
 
 
-def to_reload(modules: list[str], loaded: list[str]) -> list[str]:
+def list_modules_to_reload(modules: list[str], loaded: list[str]) -> list[str]:
     """The loaded modules that must go, in order, so that `modules` can be loaded anew."""
     wanted = {dependent for module in modules for dependent in _DEPENDENTS.get(module, (module,))}
     return [module for module in UNLOAD_ORDER if module in wanted and module in loaded]
 
 
-def unknown_parameters(evidence: Evidence, wanted: dict[str, dict[str, Any]]) -> list[str]:
+def find_unknown_parameters(evidence: Evidence, wanted: dict[str, dict[str, Any]]) -> list[str]:
     """Wanted options that the installed module does not have: the kernel would ignore them without a word."""
     found = []
     for module, options in sorted(wanted.items()):

@@ -20,15 +20,15 @@ class KeyFileError(ValueError):
     """The bytes are no OpenPGP key file; the message says why."""
 
 
-def fingerprints(data: bytes) -> list[str]:
+def read_fingerprints(data: bytes) -> list[str]:
     """Fingerprints of the primary keys in `data`, upper-case hexadecimal, in order. KeyFileError if there is none."""
-    found = [_fingerprint(body) for tag, body in _packets(dearmor(data)) if tag == _PUBLIC_KEY]
+    found = [_fingerprint(body) for tag, body in _packets(dearmor_key(data)) if tag == _PUBLIC_KEY]
     if not found:
         raise KeyFileError("holds no OpenPGP public key")
     return found
 
 
-def dearmor(data: bytes) -> bytes:
+def dearmor_key(data: bytes) -> bytes:
     """The binary form of an armored key file (several blocks are joined); binary data as it is."""
     if b"-----BEGIN PGP" not in data:
         return data

@@ -1,5 +1,6 @@
-"""Carries a plan out on a Proxmox host: through `qm` and `pct`, which check the values, and the file only for what they
-cannot do.
+"""Carries a plan out on a Proxmox host.
+
+By `qm` and `pct`, which check the values, and by the file only for what they cannot do.
 
 The configuration's digest goes with every change, so that one that another process changed meanwhile is left alone. A
 file is written beside its place, synced and renamed, under Proxmox's own lock.
@@ -52,11 +53,13 @@ class Guest:
             raise ApplyError("%s cannot be read: %s" % (self.path, error.strerror)) from error
 
     def configure(self, arguments: Sequence[str], before: str) -> list[str]:
-        """`qm set` or `pct set` with the digest of `before`; returns the command without the digest, as one would type
-        it."""
+        """`qm set` or `pct set` with the digest of `before`.
+
+        Returns the command without the digest, as one would type it.
+        """
         tool = TOOLS[self.kind]
         command = [tool, "set", self.vmid, *arguments]
-        outcome = self._run([*command, "--digest", digest(before)], 120.0)
+        outcome = self._run([*command, "--digest", digest_config(before)], 120.0)
         if not outcome.ok:
             raise ApplyError(
                 "%s did not run: %s. Is this a Proxmox VE host?" % (tool, outcome.reason or outcome.status)
@@ -125,7 +128,7 @@ class Guest:
             yield
 
 
-def digest(text: str) -> str:
+def digest_config(text: str) -> str:
     """Proxmox's digest of a configuration: the SHA-1 of the file."""
     # Proxmox's choice, not a secret's.
     return hashlib.sha1(text.encode("utf-8", "surrogateescape")).hexdigest()  # noqa: S324

@@ -1,5 +1,6 @@
-"""What must change in a guest's configuration so that it has the GPUs that the inventory gives it. Pure: text and facts
-in, a plan out.
+"""What must change in a guest's configuration so that it has the GPUs that the inventory gives it.
+
+Pure: text and facts in, a plan out.
 
 Only these keys are ever touched, and of them only those of NVIDIA's GPUs: `machine`, `hostpciN`, the clique words of
 `args` (VM); `devN`, and hand-written `lxc.*` lines for NVIDIA's nodes (container).
@@ -54,17 +55,17 @@ def plan_vm(
     clique: int | None = None,
     remove_clique: bool = False,
 ) -> Plan:
-    """Give a VM exactly the GPUs `gpus` (addresses with function). `entries` are its hostpci lines of the next start,
-    resolved
-    against the host's devices (pve_guests.resolve). Lines of other devices stay as they are, and so do the options of a
-    GPU's line.
+    """Give a VM exactly the GPUs `gpus` (addresses with function).
+
+    `entries` are its hostpci lines of the next start, resolved against the host's devices (pve_guests.resolve). Lines
+    of other devices stay as they are, and so do the options of a GPU's line.
 
     PlanError: pcie without Q35, a line that names GPUs of both kinds, a mapping that cannot be resolved, no number
     left.
     """
     plan = Plan()
-    settings = vm_config.effective(config)
-    chipset = vm_config.machine(settings.get("machine"), settings.get("arch"))["chipset"]
+    settings = vm_config.apply_pending(config)
+    chipset = vm_config.parse_machine(settings.get("machine"), settings.get("arch"))["chipset"]
     if machine is not None and vm_config.chipset_of(machine) != chipset:
         plan.set["machine"] = machine
         chipset = vm_config.chipset_of(machine)
@@ -186,7 +187,7 @@ def plan_container(
         match = _DEV_KEY.match(key)
         if not match:
             continue
-        item = container_config.device(int(match.group(1)), value)
+        item = container_config.parse_device(int(match.group(1)), value)
         used.add(key)
         path = item["path"] or ""
         if not container_config.NVIDIA_NODE.match(path):
@@ -221,7 +222,7 @@ def _legacy_lines(config: GuestConfig, nvidia: set[int], known: set[int]) -> lis
     for line in lines:
         if not (line.key or "").startswith(("lxc.cgroup2.devices.allow", "lxc.cgroup.devices.allow")):
             continue
-        rule = container_config.rule(line.key or "", line.value)
+        rule = container_config.parse_rule(line.key or "", line.value)
         if rule is None or rule["type"] != "c" or rule["major"] is None:
             continue
         if rule["major"] in nvidia or (mounts and rule["major"] not in known):

@@ -1,4 +1,7 @@
-"""Unloads and loads kernel modules beside the services that hold them; leaves the host as it was when a module stays."""
+"""Unloads and loads kernel modules beside the services that hold them.
+
+Leaves the host as it was when a module stays.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,11 @@ DRIVER_UNITS = ("nvidia-dcgm.service", "dcgm.service", "nvidia-fabricmanager.ser
 _LIMIT_SECONDS = 120.0
 
 
-def reload(evidence: Evidence, modules: Sequence[str], units: Sequence[str]) -> dict[str, Any]:
-    """``{reloaded, failed, reason, log}``. `modules` in the order in which they go, `units` are stopped besides the
-    driver's own."""
+def reload_modules(evidence: Evidence, modules: Sequence[str], units: Sequence[str]) -> dict[str, Any]:
+    """``{reloaded, failed, reason, log}``.
+
+    `modules` in the order in which they go, `units` are stopped besides the driver's own.
+    """
     log: list[str] = []
     stopped = [unit for unit in [*units, *DRIVER_UNITS] if _active(evidence, unit)]
     gone: list[str] = []

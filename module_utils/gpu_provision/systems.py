@@ -15,9 +15,11 @@ class PlanError(Exception):
     """Why nothing can be done; the message says what to do instead."""
 
 
-def system(root: str = "/", packages: dict[str, dict[str, Any]] | None = None) -> dict[str, Any]:
-    """``{key, label, codename, architecture, kernel}`` of this host; key as in the tables: debian12, ubuntu2404, pve9,
-    rhel10."""
+def read_system(root: str = "/", packages: dict[str, dict[str, Any]] | None = None) -> dict[str, Any]:
+    """``{key, label, codename, architecture, kernel}`` of this host.
+
+    Key as in the tables: debian12, ubuntu2404, pve9, rhel10.
+    """
     values = {}
     for name in ("etc/os-release", "usr/lib/os-release"):
         try:
@@ -60,7 +62,7 @@ def choose_system(own: dict[str, Any], table: dict[str, Any]) -> dict[str, Any]:
     return dict(entry)
 
 
-def headers(own: dict[str, Any], packages: dict[str, dict[str, Any]]) -> dict[str, list[str]]:
+def choose_headers(own: dict[str, Any], packages: dict[str, dict[str, Any]]) -> dict[str, list[str]]:
     """Kernel header packages: `running` for the kernel that runs, `coming` for those that upgrades will bring.
 
     A kernel meta package such as linux-image-amd64 or proxmox-default-kernel names its headers; without the meta

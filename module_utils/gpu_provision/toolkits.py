@@ -9,7 +9,7 @@ from ..gpu_host.nvidia import driver_requirements
 from .systems import PlanError
 
 
-def package(version: str) -> str:
+def package_name(version: str) -> str:
     """`12.8` -> `cuda-toolkit-12-8`. Never `cuda`, which brings a driver along."""
     if not re.fullmatch(r"\d{1,2}\.\d{1,2}", version):
         raise PlanError(
@@ -18,11 +18,14 @@ def package(version: str) -> str:
     return "cuda-toolkit-" + version.replace(".", "-")
 
 
-def notes(wanted: list[str], driver: str) -> list[str]:
-    """Remarks on toolkits and driver. PlanError when programs built with a toolkit would not even start on the driver."""
+def make_notes(wanted: list[str], driver: str) -> list[str]:
+    """Remarks on toolkits and driver.
+
+    PlanError when programs built with a toolkit would not even start on the driver.
+    """
     found = []
     for version in wanted:
-        package(version)
+        package_name(version)
         full = driver_requirements.driver_for_cuda(version)
         if not driver:
             found.append(
@@ -44,7 +47,7 @@ def notes(wanted: list[str], driver: str) -> list[str]:
                 "CUDA %s is not in the table of known releases; whether the driver %s is new enough is unknown"
                 % (version, driver)
             )
-        elif versions.at_least(driver, full) is False:
+        elif versions.is_at_least(driver, full) is False:
             found.append(
                 "CUDA %s runs on the driver %s by minor version compatibility; PTX that it compiles needs %s"
                 % (version, driver, full)

@@ -1,5 +1,6 @@
-"""Gathers what the hosts of one run gave into the one report that every writer takes. docs/report.schema.json is its
-form.
+"""Gathers what the hosts of one run gave into the one report that every writer takes.
+
+docs/report.schema.json is its form.
 
 A host is `ready` only where its checks ran and said so. Every other end (unreachable, a task before the checks failed,
 no result at all) leaves it `not_validated`, with the message of what ended it.
@@ -11,7 +12,7 @@ import json
 import re
 from typing import Any, Callable
 
-from ..gpu_checks import loaded
+from ..gpu_checks import check_cache
 
 SCHEMA = 1
 READY, NOT_READY, NOT_VALIDATED = "ready", "not_ready", "not_validated"
@@ -20,9 +21,11 @@ READY, NOT_READY, NOT_VALIDATED = "ready", "not_ready", "not_validated"
 class Collector:
     """Fed by the callback while a run goes on; holds one small record a host."""
 
-    def __init__(self, definitions: Callable[[str], dict[str, dict[str, Any]]] = loaded.definitions) -> None:
-        """`definitions` gives what the checks of a directory say of themselves: ``{id: {title, severity, tags, docs,
-        explains}}``."""
+    def __init__(self, definitions: Callable[[str], dict[str, dict[str, Any]]] = check_cache.load_definitions) -> None:
+        """`definitions` gives what the checks of a directory say of themselves:
+
+        ``{id: {title, severity, tags, docs, explains}}``.
+        """
         self._definitions = definitions
         self.hosts: dict[str, dict[str, Any]] = {}
         self.checks: dict[str, dict[str, Any]] = {}
@@ -49,7 +52,7 @@ class Collector:
             return
         self._define(result)
         for check in result["checks"]:
-            said = {key: value for key, value in check.items() if key not in loaded.OF_THE_CHECK}
+            said = {key: value for key, value in check.items() if key not in check_cache.OF_THE_CHECK}
             host["results"][check["id"]] = {
                 key: value for key, value in said.items() if value not in ("", None, False, [])
             }
@@ -77,7 +80,7 @@ class Collector:
 
     def report(self, run: dict[str, Any]) -> dict[str, Any]:
         """The report. `run` says when, with what and how it was asked for."""
-        hosts = {name: self._host(self.hosts[name]) for name in sorted(self.hosts, key=natural)}
+        hosts = {name: self._host(self.hosts[name]) for name in sorted(self.hosts, key=natural_key)}
         states = [host["state"] for host in hosts.values()]
         counted = [result["status"] for host in hosts.values() for result in host["results"]]
         return {
@@ -112,6 +115,6 @@ class Collector:
         }
 
 
-def natural(name: str) -> list[Any]:
+def natural_key(name: str) -> list[Any]:
     """A sort key that puts gpu2 before gpu10."""
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name) if part]

@@ -7,7 +7,8 @@ from typing import Any
 # Subjects of gpu_facts, whole.
 SUBJECTS = ("gpus", "p2p", "topology", "driver", "virtualization", "pci", "iommu", "evidence", "errors")
 _OF_THE_PROBE = (
-    "ran", "skipped_reason", "seconds", "complete", "lowest_bandwidth_gb_s", "verdicts", "explanations", "skipped_gpus", "corrupt_under_load",
+    "ran", "skipped_reason", "seconds", "complete", "lowest_bandwidth_gb_s", "verdicts", "explanations", "skipped_gpus",
+    "corrupt_under_load",
     "collapsed_under_load", "errors",
 )  # fmt: skip
 _OF_A_PAIR = ("path", "driver_status", "verdict", "failed_rung", "reason", "least_gb_s", "least_basis")
@@ -16,19 +17,21 @@ _OF_THE_COLLECTIVE = ("ran", "reason", "verdict", "explanation", "gpus", "wrong"
 _OF_A_FIGURE = ("median", "min", "max")
 
 
-def of(host: dict[str, Any]) -> dict[str, Any]:
-    """What is kept of `host` as the checks see it (subject.py): the part of gpu_facts, and ``probe`` where p2p_facts
-    ran."""
+def digest_facts(host: dict[str, Any]) -> dict[str, Any]:
+    """What is kept of `host` as the checks see it (subject.py).
+
+    The part of gpu_facts, and ``probe`` where p2p_facts ran.
+    """
     probe = host.get("probe")
-    return {**of_host(host), **({"probe": of_probe(probe)} if isinstance(probe, dict) else {})}
+    return {**digest_host(host), **({"probe": digest_probe(probe)} if isinstance(probe, dict) else {})}
 
 
-def of_host(gpu_host: dict[str, Any]) -> dict[str, Any]:
+def digest_host(gpu_host: dict[str, Any]) -> dict[str, Any]:
     """What is kept of the facts of gpu_facts."""
     return {subject: gpu_host.get(subject) for subject in SUBJECTS}
 
 
-def of_probe(probe: dict[str, Any]) -> dict[str, Any]:
+def digest_probe(probe: dict[str, Any]) -> dict[str, Any]:
     """What is kept of the facts of p2p_facts: every figure with its spread, its method once for all pairs (`methods`).
 
     ``pairs[name]``: path, driver_status, verdict, failed_rung, reason, least_gb_s, least_basis, high_latency, and the
@@ -93,8 +96,10 @@ def _method(figure: dict[str, Any]) -> str:
 
 
 def _collective(found: dict[str, Any] | None) -> dict[str, Any]:
-    """The all-reduce: verdict, and of each arm its state and ``sizes {bytes: {latency_us, bus_bandwidth_gb_s,
-    wrong}}``."""
+    """The all-reduce: verdict, and of each arm its state and sizes.
+
+    Sizes are ``{bytes: {latency_us, bus_bandwidth_gb_s, wrong}}``.
+    """
     kept = _some(found, _OF_THE_COLLECTIVE)
     kept["arms"] = {
         name: {**_some(arm, ("state", "seconds", "detail", "torch", "nccl")), "sizes": (arm or {}).get("sizes") or {}}

@@ -7,8 +7,11 @@ import os
 import tempfile
 
 
-def write(path: str, data: bytes, mode: int = 0o644) -> None:
-    """`data` as the content of `path`, through a temporary file beside it and a rename. OSError if it cannot be done."""
+def write_file(path: str, data: bytes, mode: int = 0o644) -> None:
+    """`data` as the content of `path`, through a temporary file beside it and a rename.
+
+    OSError if it cannot be done.
+    """
     directory = os.path.dirname(os.path.abspath(path))
     os.makedirs(directory, exist_ok=True)
     descriptor, temporary = tempfile.mkstemp(dir=directory, prefix="." + os.path.basename(path) + ".")
@@ -23,3 +26,12 @@ def write(path: str, data: bytes, mode: int = 0o644) -> None:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
         raise
+
+
+def read_or_none(path: str) -> bytes | None:
+    """The content of `path`; None where it cannot be read."""
+    try:
+        with open(path, "rb") as handle:
+            return handle.read()
+    except OSError:
+        return None

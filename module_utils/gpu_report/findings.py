@@ -1,5 +1,6 @@
-"""The report regrouped for people: one finding for all hosts that have it, root causes first, each with what it
-explains.
+"""The report regrouped for people.
+
+One finding for all hosts that have it, root causes first, each with what it explains.
 
 Shared by the terminal and by every other report for people, so that they never disagree.
 """
@@ -58,7 +59,7 @@ class Findings:
     symptoms: int = 0  # failing or unknown checks that a cause explains, over all hosts
 
 
-def of(report: dict[str, Any]) -> Findings:
+def group_findings(report: dict[str, Any]) -> Findings:
     """The findings of a report (collector.py)."""
     grouped = _Grouped(report)
     for name, host in report["hosts"].items():
@@ -158,8 +159,10 @@ class _Grouped:
 
 
 def _for_hosts(remedy: dict[str, Any] | None, host: str, hosts: list[str]) -> dict[str, Any] | None:
-    """The remedy of `host` with `-l HOST` of its commands naming all of `hosts`: what differs in nothing else is one
-    finding."""
+    """The remedy of `host` with `-l HOST` of its commands naming all of `hosts`.
+
+    What differs in nothing else is one finding.
+    """
     if remedy is None:
         return None
     limit = re.compile(r"(?<= -l )%s(?=\s|$)" % re.escape(host))

@@ -16,7 +16,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup, escape
 
-from . import findings, matrix, pcie_tree, tables, words
+from . import findings, matrix, pcie_tree, phrases, tables
 from .collector import NOT_READY, NOT_VALIDATED, READY
 
 _TEMPLATES = Path(__file__).parent / "templates"
@@ -28,13 +28,13 @@ _LONGEST = 2_000  # of one captured text: a browser takes seconds for a page of 
 STATUSES = ("fail", "error", "unknown", "waived", "pass", "skip")
 
 
-def render(report: dict[str, Any]) -> bytes:
+def render_html(report: dict[str, Any]) -> bytes:
     """The bytes of report.html."""
     style, script = (_text(name) for name in ("report.css", "report.js"))
     hosts = [_host(number, name, host, report) for number, (name, host) in enumerate(report["hosts"].items(), 1)]
     page = {
         "report": report,
-        "found": findings.of(report),
+        "found": findings.group_findings(report),
         "hosts": hosts,
         "links": {host["name"]: host["id"] for host in hosts},
         "style": Markup(style),  # noqa: S704  ours, not captured
@@ -56,8 +56,10 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
         finalize=_safe,
     )
-    environment.filters["whole"] = lambda text: escape(words.plain(text))  # commands, which somebody will copy
-    environment.globals.update(words=words, heat=matrix.HEAT, cells=_cells)
+    environment.filters["whole"] = lambda text: escape(
+        phrases.strip_controls(text)
+    )  # commands, which somebody will copy
+    environment.globals.update(phrases=phrases, heat=matrix.HEAT, cells=_cells)
     return environment
 
 
@@ -69,16 +71,19 @@ def _safe(value: Any) -> Any:
         return _safe_short(str(value))
     if len(value) > _LONGEST:
         value = value[:_LONGEST] + " … (cut here; whole in report.json)"
-    return escape(words.plain(value))
+    return escape(phrases.strip_controls(value))
 
 
 @functools.lru_cache(maxsize=4096)  # cells and statuses: the same few texts, hundreds of times a host
 def _safe_short(text: str) -> Markup:
-    return escape(words.plain(text))
+    return escape(phrases.strip_controls(text))
 
 
 def _cells(row: Sequence[matrix.Cell]) -> Markup:
-    """One row of a P2P table. Here rather than in the template: there are thousands of them in the report of a fleet."""
+    """One row of a P2P table.
+
+    Here rather than in the template: there are thousands of them in the report of a fleet.
+    """
     # Both are safe.
     return Markup("".join('<td class="%s">%s</td>' % (cell.level, _safe(cell.text)) for cell in row))  # noqa: S704
 
@@ -106,15 +111,15 @@ def _host(number: int, name: str, host: dict[str, Any], report: dict[str, Any]) 
         "open": few or (host["state"] == NOT_READY and states.count(NOT_READY) <= _OPEN_BAD_AT_MOST),
         "recorded": bool((facts.get("evidence") or {}).get("recorded")),
         "gpu_count": (facts.get("gpus") or {}).get("count"),
-        "p2p": tables.p2p(facts) if facts.get("p2p") else "",
-        "overview": tables.overview(facts),
-        "gpus": tables.gpus(facts),
-        "matrices": matrix.of_host(facts),
-        "probe_notes": tables.probe_notes(facts),
-        "reasons": tables.faulty_pairs(facts),
-        "figures": tables.figures(facts),
-        "collective": tables.collective(facts),
-        "tree": pcie_tree.of_host(facts),
+        "p2p": tables.summarise_p2p(facts) if facts.get("p2p") else "",
+        "overview": tables.list_overview(facts),
+        "gpus": tables.build_gpu_table(facts),
+        "matrices": matrix.build_matrices(facts),
+        "probe_notes": tables.list_probe_notes(facts),
+        "reasons": tables.list_faulty_pairs(facts),
+        "figures": tables.build_figure_table(facts),
+        "collective": tables.build_all_reduce_table(facts),
+        "tree": pcie_tree.build_pcie_trees(facts),
         "errors": [
             {name: error.get(name) for name in ("source", "problem", "needs_root")}
             for error in (*(facts.get("errors") or ()), *((facts.get("probe") or {}).get("errors") or ()))

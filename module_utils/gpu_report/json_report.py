@@ -6,9 +6,11 @@ import json
 from typing import Any
 
 
-def render(report: dict[str, Any]) -> bytes:
-    """The bytes of report.json: a line a part, and a line a host. (Indented throughout, a fleet's takes Python twenty
-    times as long.)"""
+def render_json(report: dict[str, Any]) -> bytes:
+    """The bytes of report.json: a line a part, and a line a host.
+
+    (Indented throughout, a fleet's takes Python twenty times as long.)
+    """
     parts = [
         "%s: %s" % (_json(name), _lines(part) if name == "hosts" else _json(part)) for name, part in report.items()
     ]

@@ -10,14 +10,14 @@ import re
 from typing import Any
 from xml.etree import ElementTree as ET
 
-from . import words
+from . import phrases
 
 _BAD = ("fail", "unknown", "error")
-# What XML 1.0 cannot hold, beyond the control characters that words.plain removes.
+# What XML 1.0 cannot hold, beyond the control characters that phrases.strip_controls removes.
 _NOT_XML = re.compile("[\ud800-\udfff\ufffe\uffff]")
 
 
-def render(report: dict[str, Any]) -> bytes:
+def render_junit(report: dict[str, Any]) -> bytes:
     """The bytes of junit.xml."""
     root = ET.Element("testsuites", name="gpu-host-validation")
     for name, host in report["hosts"].items():
@@ -75,4 +75,4 @@ def _explanation(result: dict[str, Any], check: dict[str, Any]) -> str:
 
 
 def _safe(text: Any) -> str:
-    return _NOT_XML.sub("\N{REPLACEMENT CHARACTER}", words.plain(text))
+    return _NOT_XML.sub("\N{REPLACEMENT CHARACTER}", phrases.strip_controls(text))

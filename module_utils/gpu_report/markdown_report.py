@@ -1,5 +1,6 @@
-"""The report as GitHub-flavoured Markdown, to paste into a ticket: findings first, the tables of each host folded
-below.
+"""The report as GitHub-flavoured Markdown, to paste into a ticket.
+
+Findings come first, the tables of each host are folded below.
 
 Captured text is data: whatever could be markup, HTML, a mention or a link to another ticket is escaped, and a fence is
 longer than any run of backticks inside it. A ticket holds 65,536 characters at most (GitHub), so what does not fit is
@@ -12,7 +13,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from . import findings, matrix, tables, words
+from . import findings, matrix, phrases, tables
 from .collector import NOT_VALIDATED, READY
 from .findings import Finding, Unknown
 from .tables import Table
@@ -26,9 +27,9 @@ _MARKUP = re.compile(r"([\\`*_{}\[\]<>|~$])")
 _AT_START = re.compile(r"^(\s*)([#+=-]|\d+(?=[.)]\s))")
 
 
-def render(report: dict[str, Any]) -> bytes:
+def render_markdown(report: dict[str, Any]) -> bytes:
     """The bytes of report.md."""
-    found = findings.of(report)
+    found = findings.group_findings(report)
     parts = list(_parts(report, found))
     room = LIMIT - sum(map(len, parts))
     if room < 0:
@@ -46,7 +47,8 @@ def render(report: dict[str, Any]) -> bytes:
             room -= len(section) + 1
     if left_out:
         parts.append(
-            "*Left out for length: the tables of %s. They are in report.html.*\n" % escape(words.names(left_out))
+            "*Left out for length: the tables of %s. They are in report.html.*\n"
+            % escape_markdown(phrases.join_names(left_out))
         )
     return "\n".join(parts).encode("utf-8", "replace")
 
@@ -60,16 +62,16 @@ def _shortened(parts: list[str]) -> list[str]:
             return [
                 *kept,
                 "*Left out for length: %s below this. It is in report.html.*\n"
-                % words.count(len(parts) - len(kept), "section"),
+                % phrases.format_count(len(parts) - len(kept), "section"),
             ]
         kept.append(part)
         room -= len(part)
     return kept
 
 
-def escape(text: Any) -> str:
+def escape_markdown(text: Any) -> str:
     """`text` in one line, as text and nothing else: no markup, no HTML, no mention, no link to an issue."""
-    flat = " ".join(words.plain(text).split())
+    flat = " ".join(phrases.strip_controls(text).split())
     if len(flat) > _LONGEST:
         flat = flat[:_LONGEST] + " …"
     flat = _MARKUP.sub(r"\\\1", flat.replace("&", "&amp;"))
@@ -82,16 +84,16 @@ def escape(text: Any) -> str:
     )
 
 
-def code(text: Any) -> str:
+def code_span(text: Any) -> str:
     """A code span; in a table too, where GitHub asks for an escaped pipe even inside one."""
-    flat = " ".join(words.plain(text).split()).replace("|", "\\|")
+    flat = " ".join(phrases.strip_controls(text).split()).replace("|", "\\|")
     ticks = "`" * (_longest_run(flat) + 1)
     return "%s%s%s" % (ticks, " %s " % flat if flat.startswith("`") or flat.endswith("`") else flat or " ", ticks)
 
 
-def fenced(text: str, language: str = "") -> str:
+def code_block(text: str, language: str = "") -> str:
     """A fenced block that nothing inside can end."""
-    text = words.plain(text)  # first: what it removes may stand between backticks
+    text = phrases.strip_controls(text)  # first: what it removes may stand between backticks
     ticks = "`" * max(3, _longest_run(text) + 1)
     return "%s%s\n%s\n%s" % (ticks, language, text, ticks)
 
@@ -111,7 +113,9 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]], numbers: Sequence
 
 def _facts_table(data: Table) -> str:
     return _table(
-        [escape(name) for name in data.head], [[escape(cell) for cell in row] for row in data.rows], data.numbers
+        [escape_markdown(name) for name in data.head],
+        [[escape_markdown(cell) for cell in row] for row in data.rows],
+        data.numbers,
     )
 
 
@@ -126,8 +130,9 @@ def _parts(report: dict[str, Any], found: findings.Findings) -> Iterator[str]:
     ]
     yield "# GPU host validation: %s\n" % _verdict(totals["hosts"])
     yield "%s, %s, %s s, ansible-core %s. %s: %s.\n" % (
-        escape(run["playbook"]), escape(run["started_at"]), run["seconds"], escape(run["ansible_core"]),
-        words.count(counts["total"], "check"), ", ".join(said) or "none ran",
+        escape_markdown(run["playbook"]), escape_markdown(run["started_at"]), run["seconds"],
+        escape_markdown(run["ansible_core"]),
+        phrases.format_count(counts["total"], "check"), ", ".join(said) or "none ran",
     )  # fmt: skip
     if len(report["hosts"]) > 1 or any(host["state"] == NOT_VALIDATED for host in report["hosts"].values()):
         yield _summary(report["hosts"])
@@ -135,7 +140,11 @@ def _parts(report: dict[str, Any], found: findings.Findings) -> Iterator[str]:
         yield "## What is wrong, and what to do\n"
     for number, finding in enumerate(found.causes, 1):
         yield "\n".join(
-            _finding(finding, "### %d. %s on %s" % (number, code(finding.check), escape(words.names(finding.hosts))))
+            _finding(
+                finding,
+                "### %d. %s on %s"
+                % (number, code_span(finding.check), escape_markdown(phrases.join_names(finding.hosts))),
+            )
         )
     for title, group in (
         ("## Broken checks: a fault of the check, not of the host\n", found.broken),
@@ -145,7 +154,10 @@ def _parts(report: dict[str, Any], found: findings.Findings) -> Iterator[str]:
             yield title
         for finding in group:
             yield "\n".join(
-                _finding(finding, "### %s on %s" % (code(finding.check), escape(words.names(finding.hosts))))
+                _finding(
+                    finding,
+                    "### %s on %s" % (code_span(finding.check), escape_markdown(phrases.join_names(finding.hosts))),
+                )
             )
     if found.unknown:
         yield "## Unknown: could not be decided, so not taken for good\n"
@@ -161,17 +173,23 @@ def _verdict(hosts: dict[str, int]) -> str:
     unready = hosts["total"] - hosts["ready"]
     if not unready:
         return "✓ the host is ready" if hosts["total"] == 1 else "✓ all %d hosts are ready" % hosts["total"]
-    return "✗ %d of %s not ready" % (unready, words.count(hosts["total"], "host"))
+    return "✗ %d of %s not ready" % (unready, phrases.format_count(hosts["total"], "host"))
 
 
 def _summary(hosts: dict[str, dict[str, Any]]) -> str:
     rows = []
     for name, host in sorted(hosts.items(), key=lambda item: bool(item[1]["state"] == READY)):
         count = (host["facts"].get("gpus") or {}).get("count")
-        p2p = tables.p2p(host["facts"]) if host["facts"].get("p2p") else ""
+        p2p = tables.summarise_p2p(host["facts"]) if host["facts"].get("p2p") else ""
         result = ("unreachable: " if host["unreachable"] else "") + "; ".join([*host["problems"], host["message"]])
         rows.append(
-            (escape(name), _STATES[host["state"]], "" if count is None else str(count), escape(p2p), escape(result))
+            (
+                escape_markdown(name),
+                _STATES[host["state"]],
+                "" if count is None else str(count),
+                escape_markdown(p2p),
+                escape_markdown(result),
+            )
         )
     return _table(("Host", "State", "GPUs", "P2P", "Result"), rows, (2,))
 
@@ -183,19 +201,22 @@ def _finding(finding: Finding, title: str) -> Iterator[str]:
         if number == _VARIANTS:
             yield "- and %d more readings, in report.json" % (len(finding.found) - _VARIANTS)
             break
-        yield "- **Found:** %s%s" % (escape(words.names(hosts, 3)) + ": " if several else "", escape(text))
-    yield "- **Wanted:** %s" % escape(finding.title)
+        yield "- **Found:** %s%s" % (
+            escape_markdown(phrases.join_names(hosts, 3)) + ": " if several else "",
+            escape_markdown(text),
+        )
+    yield "- **Wanted:** %s" % escape_markdown(finding.title)
     if finding.why:
-        yield "- **Why:** %s" % escape(words.first_sentences(finding.why))
+        yield "- **Why:** %s" % escape_markdown(phrases.take_sentences(finding.why))
     for cause in finding.caused_by:
-        yield "- **Because of:** %s, which is waived" % code(cause)
+        yield "- **Because of:** %s, which is waived" % code_span(cause)
     if finding.waiver and finding.waiver.get("expired"):
         yield "- **Waiver:** expired on %s (it said: %s)" % (
-            escape(finding.waiver["expires"]),
-            escape(finding.waiver["reason"]),
+            escape_markdown(finding.waiver["expires"]),
+            escape_markdown(finding.waiver["reason"]),
         )
     for symptom, seen in finding.explains.items():
-        yield "- **Explains:** %s: %s" % (code(symptom), escape(next(iter(seen))))
+        yield "- **Explains:** %s: %s" % (code_span(symptom), escape_markdown(next(iter(seen))))
     if finding.status == "fail":
         yield from _remedy(finding)
     yield ""
@@ -204,24 +225,31 @@ def _finding(finding: Finding, title: str) -> Iterator[str]:
 def _remedy(finding: Finding) -> Iterator[str]:
     remedy = finding.remedy
     if not remedy:
-        yield "- **Do:** no remedy is known for this placement; see %s" % code(finding.docs)
+        yield "- **Do:** no remedy is known for this placement; see %s" % code_span(finding.docs)
         return
-    yield "- **Do**, %s: %s" % (escape(words.where(remedy, finding.hosts)), escape(remedy["text"]))
+    yield "- **Do**, %s: %s" % (
+        escape_markdown(phrases.name_machine(remedy, finding.hosts)),
+        escape_markdown(remedy["text"]),
+    )
     if remedy["risk"]:
-        yield "- **Risk:** %s" % escape(remedy["risk"])
+        yield "- **Risk:** %s" % escape_markdown(remedy["risk"])
     if remedy["commands"]:
-        yield "\n" + fenced("\n".join(remedy["commands"]), "sh")
+        yield "\n" + code_block("\n".join(remedy["commands"]), "sh")
     if remedy["verify"]:
-        yield "\nThen verify:\n\n" + fenced(remedy["verify"], "sh")
+        yield "\nThen verify:\n\n" + code_block(remedy["verify"], "sh")
 
 
 def _unknown(unknown: Unknown) -> str:
-    reason = "root is needed: run (or capture) again with `--become`" if unknown.needs_root else escape(unknown.reason)
-    named = ", ".join(code(name) for name in unknown.checks[:_NAMES])
+    reason = (
+        "root is needed: run (or capture) again with `--become`"
+        if unknown.needs_root
+        else escape_markdown(unknown.reason)
+    )
+    named = ", ".join(code_span(name) for name in unknown.checks[:_NAMES])
     more = len(unknown.checks) - _NAMES
     note = " (makes the host not ready)" if unknown.blocking else ""
     return "- %s%s: %s. %s%s" % (
-        escape(words.names(unknown.hosts, 3)),
+        escape_markdown(phrases.join_names(unknown.hosts, 3)),
         note,
         reason,
         named,
@@ -231,44 +259,49 @@ def _unknown(unknown: Unknown) -> str:
 
 def _waived(finding: Finding) -> str:
     waiver = finding.waiver or {}
-    hosts = escape(words.names(finding.hosts, 3))
+    hosts = escape_markdown(phrases.join_names(finding.hosts, 3))
     return "- %s on %s, until %s: %s" % (
-        code(finding.check),
+        code_span(finding.check),
         hosts,
-        escape(waiver.get("expires")),
-        escape(waiver.get("reason")),
+        escape_markdown(waiver.get("expires")),
+        escape_markdown(waiver.get("reason")),
     )
 
 
 def _host(name: str, host: dict[str, Any]) -> Iterator[str]:
     """The tables of one host, folded."""
     facts = host["facts"]
-    overview, gpus, squares = tables.overview(facts), tables.gpus(facts), matrix.of_host(facts)
+    overview, gpus, squares = tables.list_overview(facts), tables.build_gpu_table(facts), matrix.build_matrices(facts)
     if not overview and gpus is None and not squares:
         return
     # Inside the HTML element only HTML escapes count.
-    yield "<details><summary>%s: GPUs and P2P</summary>\n" % words.plain(name).replace("&", "&amp;").replace(
+    yield "<details><summary>%s: GPUs and P2P</summary>\n" % phrases.strip_controls(name).replace("&", "&amp;").replace(
         "<", "&lt;"
     ).replace(">", "&gt;")
     for what, value in overview:
-        yield "- %s: %s" % (what, escape(value))
+        yield "- %s: %s" % (what, escape_markdown(value))
     yield ""
     if gpus:
         yield _facts_table(gpus)
-    for note in tables.probe_notes(facts):
-        yield "- %s" % escape(note)
-    for reason in tables.faulty_pairs(facts):
-        yield "- **%s**" % escape(reason)
+    for note in tables.list_probe_notes(facts):
+        yield "- %s" % escape_markdown(note)
+    for reason in tables.list_faulty_pairs(facts):
+        yield "- **%s**" % escape_markdown(reason)
     for square in squares:
         yield "\n**%s**%s, rows are sources:\n" % (square.title, " (%s)" % square.unit if square.unit else "")
-        labels = [escape(gpu.label) for gpu in square.gpus]
+        labels = [escape_markdown(gpu.label) for gpu in square.gpus]
         rows = [["**%s**" % label, *(_cell(cell) for cell in row)] for label, row in zip(labels, square.rows)]
         yield _table(["", *labels], rows, range(1, len(labels) + 1))
         if square.legend:
-            yield "; ".join("%s %s" % (escape(text), escape(meaning)) for text, meaning in square.legend) + "\n"
+            yield (
+                "; ".join(
+                    "%s %s" % (escape_markdown(text), escape_markdown(meaning)) for text, meaning in square.legend
+                )
+                + "\n"
+            )
     yield "</details>\n"
 
 
 def _cell(cell: matrix.Cell) -> str:
-    text = escape(cell.text)
+    text = escape_markdown(cell.text)
     return "**%s**" % text if cell.level in (matrix.BAD, matrix.DOUBT, matrix.UNKNOWN) else text

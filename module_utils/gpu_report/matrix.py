@@ -1,5 +1,6 @@
-"""Everything that is known of pairs of GPUs, as square tables: the one model that every report draws its P2P tables
-from.
+"""Everything that is known of pairs of GPUs, as square tables.
+
+It is the one model that every report draws its P2P tables from.
 
 Rows are sources, columns are destinations. A cell says in words or figures what its `level` says in colour. Nothing is
 judged here: the levels follow the statuses of the driver, the verdicts of the probe and the limits in its facts.
@@ -69,7 +70,7 @@ class Matrix:
         ]
 
 
-def gpus_of(facts: dict[str, Any]) -> list[Gpu]:
+def list_gpus(facts: dict[str, Any]) -> list[Gpu]:
     """The GPUs that are part of a pair, in the order of nvidia-smi, those without an index last by address."""
     indices = {address: gpu.get("index") for address, gpu in ((facts.get("gpus") or {}).get("devices") or {}).items()}
     indices.update(
@@ -90,13 +91,15 @@ def gpus_of(facts: dict[str, Any]) -> list[Gpu]:
     return [Gpu(NO_VALUE if indices.get(a) is None else str(indices[a]), a) for a in sorted(addresses, key=place)]
 
 
-def of_host(facts: dict[str, Any]) -> list[Matrix]:
-    """The tables of one host (facts as report.json keeps them): granted and topology, and where the probe ran verdict,
-    bandwidth, latency."""
-    gpus = gpus_of(facts)
+def build_matrices(facts: dict[str, Any]) -> list[Matrix]:
+    """The tables of one host (facts as report.json keeps them).
+
+    Granted and topology, and where the probe ran verdict, bandwidth, latency.
+    """
+    gpus = list_gpus(facts)
     if len(gpus) < 2:
         return []
-    found = [granted(facts, gpus)]
+    found = [build_granted_matrix(facts, gpus)]
     if _rows(facts, "topology", "links"):
         found.append(_square("topology", "Topology", "", gpus, lambda a, b: _path(facts, a, b), meanings=_PATHS))
     pairs = (facts.get("probe") or {}).get("pairs") or {}
@@ -114,9 +117,11 @@ def of_host(facts: dict[str, Any]) -> list[Matrix]:
     return found
 
 
-def granted(facts: dict[str, Any], gpus: list[Gpu]) -> Matrix:
-    """What the driver grants: NV# or OK where reading and writing are, else the status (`read/write` where they
-    differ)."""
+def build_granted_matrix(facts: dict[str, Any], gpus: list[Gpu]) -> Matrix:
+    """What the driver grants, pair by pair.
+
+    NV# or OK where reading and writing are, else the status (`read/write` where they differ).
+    """
     return _square(
         "granted", "Granted by the driver", "", gpus, lambda a, b: _granted(facts, a, b), meanings=MEANINGS.items()
     )
@@ -241,11 +246,13 @@ def _figure(
         seen = value(pair)
         if not seen:
             return Cell(NO_VALUE, UNKNOWN)
-        return Cell(short(seen), BAD if doubtful(pair) else HEAT[sum(share(seen) >= limit for limit in _SHARES)])
+        return Cell(
+            format_figure(seen), BAD if doubtful(pair) else HEAT[sum(share(seen) >= limit for limit in _SHARES)]
+        )
 
     return cell
 
 
-def short(value: float) -> str:
+def format_figure(value: float) -> str:
     """Three digits that say something: 0.94, 13.7, 394, 2092."""
     return "%.0f" % value if value >= 100 else "%.1f" % value if value >= 10 else "%.2f" % value

@@ -11,10 +11,12 @@ from .matrix import Matrix
 _GAP = 1
 
 
-def of_host(facts: dict[str, Any], width: int) -> list[str]:
+def describe_p2p(facts: dict[str, Any], width: int) -> list[str]:
     """The lines of one host's P2P: a table only where pairs differ, else a sentence; then the figures of the probe.
-    Empty without pairs."""
-    tables = {table.key: table for table in matrix.of_host(facts)}
+
+    Empty without pairs.
+    """
+    tables = {table.key: table for table in matrix.build_matrices(facts)}
     if not tables:
         return []
     table = tables.get("verdict") or tables["granted"]
@@ -32,8 +34,10 @@ def of_host(facts: dict[str, Any], width: int) -> list[str]:
 
 
 def _unknown(table: Matrix, facts: dict[str, Any]) -> str:
-    """The sentence for a host of which no pair is known, "" for any other. A matrix of reads alone is often all that
-    there is."""
+    """The sentence for a host of which no pair is known, "" for any other.
+
+    A matrix of reads alone is often all that there is.
+    """
     pairs = table.others()
     if table.key != "granted" or any(cell.text != matrix.NO_VALUE for _source, _target, cell in pairs):
         return ""
@@ -75,7 +79,7 @@ def _pairs(table: Matrix, by: str, width: int) -> list[str]:
             "%s %s%s (%s)" % (_all_of(total), text, ": " + meaning if meaning and meaning != text else "", by), width
         )
     lines = _wrapped("%d directed pairs, %s; rows are sources:" % (total, by), width)
-    lines += draw(table, width)
+    lines += draw_matrix(table, width)
     legend = [
         "%s %s (%d)" % (text, meanings[text], counts.get(text, 0))
         if text in counts
@@ -89,7 +93,7 @@ def _all_of(total: int) -> str:
     return "both directed pairs" if total == 2 else "all %d directed pairs" % total
 
 
-def draw(table: Matrix, width: int) -> list[str]:
+def draw_matrix(table: Matrix, width: int) -> list[str]:
     """The table itself; narrow terminals get it in blocks of columns."""
     labels = [gpu.label for gpu in table.gpus]
     cell_width = max(2, *(len(cell.text) for row in table.rows for cell in row), *map(len, labels))
@@ -124,10 +128,18 @@ def _range(table: Matrix) -> str:
     worst = high if table.key == "latency" else low
     name = table.title[0].lower() + table.title[1:]
     if low[0] == high[0]:
-        return "%s %s %s on every pair" % (name, matrix.short(low[0]), table.unit)
+        return "%s %s %s on every pair" % (name, matrix.format_figure(low[0]), table.unit)
+    _value, source, target = worst
     return "%s %s to %s %s, worst from GPU %s to GPU %s (%s to %s)" % (
-        name, matrix.short(low[0]), matrix.short(high[0]), table.unit, worst[1].label, worst[2].label, worst[1].address, worst[2].address,
-    )  # fmt: skip
+        name,
+        matrix.format_figure(low[0]),
+        matrix.format_figure(high[0]),
+        table.unit,
+        source.label,
+        target.label,
+        source.address,
+        target.address,
+    )
 
 
 def _wrapped(text: str, width: int) -> list[str]:

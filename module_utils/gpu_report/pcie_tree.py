@@ -25,7 +25,7 @@ class Node:
     children: list[Node] = field(default_factory=list)
 
 
-def of_host(facts: dict[str, Any]) -> list[Node]:
+def build_pcie_trees(facts: dict[str, Any]) -> list[Node]:
     """One tree for each root complex with a GPU below it; empty where nothing is known of the bus."""
     pci = facts.get("pci") or {}
     devices = (facts.get("gpus") or {}).get("devices") or {}
@@ -50,7 +50,7 @@ def of_host(facts: dict[str, Any]) -> list[Node]:
         leaf = Node("GPU %s" % ("?" if index is None else index), address)
         if index is None:  # in no other table
             leaf.marks.append((str(gpu.get("name") or "name unknown"), False))
-        leaf.marks.append((tables.link(gpu.get("link")), address in narrow))
+        leaf.marks.append((tables.describe_link(gpu.get("link")), address in narrow))
         if gpu.get("numa_node") is not None:
             leaf.marks.append(("NUMA node %s" % gpu["numa_node"], False))
         if gpu.get("bound") is False:
@@ -69,7 +69,7 @@ def _child(ports: dict[tuple[str, ...], Node], key: tuple[str, ...], parent: Nod
 def _port(address: str, bridge: dict[str, Any], narrow: bool, redirecting: bool) -> Node:
     node = Node(_KINDS.get(str(bridge.get("kind")), "port"), address)
     if bridge.get("link"):
-        node.marks.append((tables.link(bridge["link"]), narrow))
+        node.marks.append((tables.describe_link(bridge["link"]), narrow))
     node.marks.append((_acs(bridge.get("acs") or {}), redirecting))
     return node
 

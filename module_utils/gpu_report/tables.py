@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..gpu_host.virtualization import PLACEMENTS
-from . import matrix, words
+from . import matrix, phrases
 
 UNKNOWN = "unknown"
 _WAYS = {
@@ -39,7 +39,7 @@ class Table:
     numbers: tuple[int, ...] = ()
 
 
-def word(value: Any, unit: str = "") -> str:
+def format_fact(value: Any, unit: str = "") -> str:
     """A fact as a word: None is unknown, True is on, "n/a" stays."""
     if value is None:
         return UNKNOWN
@@ -50,7 +50,7 @@ def word(value: Any, unit: str = "") -> str:
     return "%s %s" % (value, unit) if unit and value != "n/a" else str(value)
 
 
-def overview(facts: dict[str, Any]) -> list[tuple[str, str]]:
+def list_overview(facts: dict[str, Any]) -> list[tuple[str, str]]:
     """(what, value) lines about the machine; only those of which something is known."""
     virtual, driver, gpus = (facts.get(name) or {} for name in ("virtualization", "driver", "gpus"))
     dmi, cpu = virtual.get("dmi") or {}, virtual.get("cpu") or {}
@@ -63,11 +63,14 @@ def overview(facts: dict[str, Any]) -> list[tuple[str, str]]:
         ("Placement", PLACEMENTS.get(str(virtual.get("placement")), virtual.get("placement"))),
         ("Machine", " ".join(str(dmi[name]) for name in ("sys_vendor", "product_name") if dmi.get(name))),
         ("CPU", cpu.get("model_name")),
-        ("GPUs", "%s × %s" % (word(count), ", ".join(models)) if models else None if count is None else str(count)),
+        (
+            "GPUs",
+            "%s × %s" % (format_fact(count), ", ".join(models)) if models else None if count is None else str(count),
+        ),
         ("Driver", _driver(driver, gpus)),
         ("Chipset", virtual.get("chipset")),
         ("IOMMU", (facts.get("iommu") or {}).get("state")),
-        ("P2P", p2p(facts) if facts.get("p2p") else None),
+        ("P2P", summarise_p2p(facts) if facts.get("p2p") else None),
     ]
     if evidence.get("recorded"):
         lines.append(
@@ -91,7 +94,7 @@ def _driver(driver: dict[str, Any], gpus: dict[str, Any]) -> str | None:
     )
 
 
-def p2p(facts: dict[str, Any]) -> str:
+def summarise_p2p(facts: dict[str, Any]) -> str:
     """One phrase: '56 of 56 pairs proven', '0 of 56 pairs granted (NS)', 'one GPU', 'no nvidia-smi', 'unknown'."""
     state, probe = facts.get("p2p") or {}, facts.get("probe") or {}
     verdicts = probe.get("verdicts") or {}
@@ -114,9 +117,11 @@ def _pairs(total: Any) -> str:
     return "%s pairs" % total
 
 
-def gpus(facts: dict[str, Any]) -> Table | None:
-    """The GPU table: those of nvidia-smi in its order, then those that only the PCI bus shows. None where there is
-    none."""
+def build_gpu_table(facts: dict[str, Any]) -> Table | None:
+    """The GPU table: those of nvidia-smi in its order, then those that only the PCI bus shows.
+
+    None where there is none.
+    """
     seen, on_bus = (facts.get("gpus") or {}).get("devices") or {}, (facts.get("pci") or {}).get("gpus") or {}
     if not seen and not on_bus:
         return None
@@ -127,10 +132,10 @@ def gpus(facts: dict[str, Any]) -> Table | None:
     for address in sorted(set(on_bus) - set(seen)):
         bound = on_bus[address].get("driver")
         name = "%s (not shown by nvidia-smi; driver: %s)" % (
-            word(on_bus[address].get("name")),
+            format_fact(on_bus[address].get("name")),
             UNKNOWN if bound is None else bound or "none",
         )
-        rows.append(("–", address, link(on_bus[address].get("link")), *["–"] * 6, name))
+        rows.append(("–", address, describe_link(on_bus[address].get("link")), *["–"] * 6, name))
     head = ("GPU", "PCI address", "PCIe link", "BAR1", "Memory used", "ECC", "Temp.", "Power", "NUMA node", "Name")
     return Table(head, rows, (3, 4, 6, 7, 8))
 
@@ -138,22 +143,22 @@ def gpus(facts: dict[str, Any]) -> Table | None:
 def _gpu(address: str, gpu: dict[str, Any], bus: dict[str, Any], facts: dict[str, Any]) -> tuple[str, ...]:
     if gpu.get("lost"):
         return (
-            word(gpu.get("index")),
+            format_fact(gpu.get("index")),
             address,
-            link(bus.get("link")),
+            describe_link(bus.get("link")),
             *["–"] * 6,
-            "LOST: %s" % word(gpu.get("name") or bus.get("name")),
+            "LOST: %s" % format_fact(gpu.get("name") or bus.get("name")),
         )
     generation, width = (gpu.get("link_" + name) for name in ("generation", "width"))
     most = gpu.get("link_generation_max"), gpu.get("link_width_max")
     in_topology = ((facts.get("topology") or {}).get("gpus") or {}).get(address) or {}
     node = in_topology.get("numa_node") if bus.get("numa_node") is None else bus["numa_node"]
-    ecc = word(gpu.get("ecc"))
+    ecc = format_fact(gpu.get("ecc"))
     errors = [(gpu.get("ecc_volatile") or {}).get(kind) for kind in ("correctable", "uncorrectable")]
     if any(isinstance(number, int) and number for number in errors):
-        ecc += ", errors: %s corrected, %s not" % tuple(word(number) for number in errors)
+        ecc += ", errors: %s corrected, %s not" % tuple(format_fact(number) for number in errors)
     return (
-        word(gpu.get("index")),
+        format_fact(gpu.get("index")),
         address,
         UNKNOWN
         if generation is None and width is None
@@ -161,15 +166,15 @@ def _gpu(address: str, gpu: dict[str, Any], bus: dict[str, Any], facts: dict[str
         _gib(gpu.get("bar1_mib")),
         _part(_gib(gpu.get("memory_used_mib")), _gib(gpu.get("memory_total_mib"))),
         ecc,
-        word(gpu.get("temperature_c"), "°C"),
+        format_fact(gpu.get("temperature_c"), "°C"),
         _part(_watts(gpu.get("power_draw_w")), _watts(gpu.get("power_limit_w"))),
-        word(node),
-        word(gpu.get("name")),
+        format_fact(node),
+        format_fact(gpu.get("name")),
     )
 
 
 def _of(value: Any, most: Any) -> str:
-    return word(value) if value is None or most is None or value == most else "%s of %s" % (value, most)
+    return format_fact(value) if value is None or most is None or value == most else "%s of %s" % (value, most)
 
 
 def _part(value: str, whole: str) -> str:
@@ -182,19 +187,19 @@ def _gib(mib: Any) -> str:
         if isinstance(mib, (int, float)) and mib % 1024
         else "%d GiB" % (mib // 1024)
         if _number(mib)
-        else word(mib)
+        else format_fact(mib)
     )
 
 
 def _watts(value: Any) -> str:
-    return "%.0f W" % value if _number(value) else word(value)
+    return "%.0f W" % value if _number(value) else format_fact(value)
 
 
 def _number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def link(state: dict[str, Any] | None) -> str:
+def describe_link(state: dict[str, Any] | None) -> str:
     """'2.5 of 32 GT/s, x8 of x16' from a link of the PCI facts."""
     state = state or {}
     speed, width, fastest, widest = (state.get(name) for name in ("speed_gt_s", "width", "max_speed_gt_s", "max_width"))
@@ -210,7 +215,7 @@ def link(state: dict[str, Any] | None) -> str:
     )
 
 
-def figures(facts: dict[str, Any]) -> Table | None:
+def build_figure_table(facts: dict[str, Any]) -> Table | None:
     """What the probe measured, over all pairs: lowest, median and highest of the pairs' medians, and how."""
     probe = facts.get("probe") or {}
     measured = [*(probe.get("pairs") or {}).values()] or [*(probe.get("loopback") or {}).values()]
@@ -233,18 +238,18 @@ def _figure_rows(measured: list[dict[str, Any]], group: str, methods: dict[str, 
     for name in [*(way for way in known if way in found), *(way for way in found if way not in known)]:
         values = found[name]
         title = known.get(name, name) + (", peer access off" if control else "")
-        ends = (matrix.short(value) for value in (min(values), statistics.median(values), max(values)))
+        ends = (matrix.format_figure(value) for value in (min(values), statistics.median(values), max(values)))
         yield (title, *ends, "GB/s" if group == "bandwidth_gb_s" else "µs", methods.get("%s.%s" % (group, name), ""))
 
 
-def collective(facts: dict[str, Any]) -> Table | None:
+def build_all_reduce_table(facts: dict[str, Any]) -> Table | None:
     """The all-reduce, size by size: with P2P as configured, and without it beside that."""
     arms = ((facts.get("probe") or {}).get("collective") or {}).get("arms") or {}
     configured, control = ((arms.get(name) or {}).get("sizes") or {} for name in ("configured", "p2p_disabled"))
     rows = []
     for size in sorted({*configured, *control}, key=int):
         one, other = configured.get(size) or {}, control.get(size) or {}
-        wrong = ", ".join(word(arm.get("wrong")) for arm in (one, other))
+        wrong = ", ".join(format_fact(arm.get("wrong")) for arm in (one, other))
         rows.append((_bytes(int(size)), *_all_reduce(one), *_all_reduce(other), wrong))
     head = (
         "Size",
@@ -260,7 +265,7 @@ def collective(facts: dict[str, Any]) -> Table | None:
 def _all_reduce(figures: dict[str, Any]) -> tuple[str, ...]:
     median, rate = (figures.get("latency_us") or {}).get("median"), figures.get("bus_bandwidth_gb_s")
     return tuple(
-        "%s %s" % (matrix.short(value), unit) if value is not None else UNKNOWN
+        "%s %s" % (matrix.format_figure(value), unit) if value is not None else UNKNOWN
         for value, unit in ((median, "µs"), (rate, "GB/s"))
     )
 
@@ -269,12 +274,12 @@ def _bytes(size: int) -> str:
     return "%d MiB" % (size >> 20) if size >= 1 << 20 else "%d KiB" % (size >> 10)
 
 
-def probe_notes(facts: dict[str, Any]) -> list[str]:
+def list_probe_notes(facts: dict[str, Any]) -> list[str]:
     """What else the probe says, in sentences: that it did not run and why, CUDA's state, load, faults."""
     probe = facts.get("probe")
     if not probe:
         return []
-    return list(_notes(probe, {gpu.address: gpu.label for gpu in matrix.gpus_of(facts)}))
+    return list(_notes(probe, {gpu.address: gpu.label for gpu in matrix.list_gpus(facts)}))
 
 
 def _notes(probe: dict[str, Any], labels: dict[str, str]) -> Iterator[str]:
@@ -282,7 +287,7 @@ def _notes(probe: dict[str, Any], labels: dict[str, str]) -> Iterator[str]:
     if not probe.get("ran"):
         yield "The probe did not run: %s." % (probe.get("skipped_reason") or "no reason was given")
     elif probe.get("seconds") is not None:
-        gpus = words.count(len(probe.get("devices") or ()), "GPU")
+        gpus = phrases.format_count(len(probe.get("devices") or ()), "GPU")
         alone = (
             ""
             if probe.get("pairs")
@@ -300,7 +305,7 @@ def _notes(probe: dict[str, Any], labels: dict[str, str]) -> Iterator[str]:
     into = {target: value for target, value in (probe.get("many_to_one_gb_s") or {}).items() if value is not None}
     if into:
         least, most = (choose(into, key=lambda target: into[target]) for choose in (min, max))
-        low, high = matrix.short(into[least]), matrix.short(into[most])
+        low, high = matrix.format_figure(into[least]), matrix.format_figure(into[most])
         spread = (
             "%s GB/s together" % low
             if low == high
@@ -308,7 +313,7 @@ def _notes(probe: dict[str, Any], labels: dict[str, str]) -> Iterator[str]:
         )
         yield "All others into one GPU at once: %s." % spread
     if probe.get("all_at_once_gb_s") is not None:
-        yield "All pairs at once: %s GB/s together." % matrix.short(probe["all_at_once_gb_s"])
+        yield "All pairs at once: %s GB/s together." % matrix.format_figure(probe["all_at_once_gb_s"])
     for name, text in (
         ("corrupt_under_load", "Corrupt under load"),
         ("collapsed_under_load", "Collapsed under load"),
@@ -318,7 +323,7 @@ def _notes(probe: dict[str, Any], labels: dict[str, str]) -> Iterator[str]:
             yield "%s: %s." % (text, "; ".join(map(str, probe[name])))
     all_reduce = probe.get("collective") or {}
     if all_reduce.get("pairs_without_p2p"):
-        yield "NCCL does not use P2P: %s." % words.names([str(pair) for pair in all_reduce["pairs_without_p2p"]])
+        yield "NCCL does not use P2P: %s." % phrases.join_names([str(pair) for pair in all_reduce["pairs_without_p2p"]])
     if all_reduce.get("verdict"):
         because = all_reduce.get("explanation")
         yield "All-reduce: %s%s." % (str(all_reduce["verdict"]).replace("_", " "), ": %s" % because if because else "")
@@ -326,18 +331,20 @@ def _notes(probe: dict[str, Any], labels: dict[str, str]) -> Iterator[str]:
             if state.get("state") != "finished":
                 yield "All-reduce, %s: %s, %s." % (
                     arm.replace("_", " "),
-                    word(state.get("state")),
+                    format_fact(state.get("state")),
                     state.get("detail") or "no reason was given",
                 )
     elif all_reduce.get("reason"):
         yield "All-reduce: not run (%s)." % all_reduce["reason"]
 
 
-def faulty_pairs(facts: dict[str, Any]) -> list[str]:
-    """A sentence for each verdict and reason that keeps pairs from being proven, with the pairs that share it; those of
-    most pairs first."""
+def list_faulty_pairs(facts: dict[str, Any]) -> list[str]:
+    """A sentence for each verdict and reason that keeps pairs from being proven, with the pairs that share it.
+
+    Those of most pairs first.
+    """
     probe = facts.get("probe") or {}
-    labels = {gpu.address: gpu.label for gpu in matrix.gpus_of(facts)}
+    labels = {gpu.address: gpu.label for gpu in matrix.list_gpus(facts)}
     groups: dict[tuple[str, str], list[str]] = {}
     for name, pair in (probe.get("pairs") or {}).items():
         if probe.get("ran") and pair.get("verdict") != "ok":
@@ -347,7 +354,8 @@ def faulty_pairs(facts: dict[str, Any]) -> list[str]:
             groups.setdefault(key, []).append(ends)
     ordered = sorted(groups.items(), key=lambda group: -len(group[1]))
     told = [
-        "%s, %s: %s" % (verdict, reason, words.names(pairs, _PAIRS)) for (verdict, reason), pairs in ordered[:_REASONS]
+        "%s, %s: %s" % (verdict, reason, phrases.join_names(pairs, _PAIRS))
+        for (verdict, reason), pairs in ordered[:_REASONS]
     ]
     rest = sum(len(pairs) for _key, pairs in ordered[_REASONS:])
-    return [*told, "and %s with other figures" % words.count(rest, "more pair")] if rest else told
+    return [*told, "and %s with other figures" % phrases.format_count(rest, "more pair")] if rest else told

@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from . import findings, matrix_text, words
+from . import findings, matrix_text, phrases
 from .collector import NOT_READY, NOT_VALIDATED, READY
 from .findings import Finding, Unknown
 
@@ -21,11 +21,13 @@ _VARIANTS = 4  # different readings of one finding that are shown
 _TABLES = 4  # different P2P tables that are shown
 
 
-def render(report: dict[str, Any], width: int = 100, verbosity: int = 0, written: tuple[str, ...] = ()) -> list[Line]:
+def render_terminal(
+    report: dict[str, Any], width: int = 100, verbosity: int = 0, written: tuple[str, ...] = ()
+) -> list[Line]:
     """The lines of the report. `written`: the files that hold the rest."""
     lines = list(_Report(report, max(width, 40), verbosity).lines())
     lines += [(line, MUTED) for line in _wrapped("reports: ", ", ".join(written), width)] if written else []
-    return [(words.plain(text).rstrip(), tone) for text, tone in lines]
+    return [(phrases.strip_controls(text).rstrip(), tone) for text, tone in lines]
 
 
 def _wrapped(first: str, text: str, width: int, indent: int | None = None) -> list[str]:
@@ -47,7 +49,7 @@ class _Report:
     def __init__(self, report: dict[str, Any], width: int, verbosity: int) -> None:
         self._report = report
         self._hosts: dict[str, dict[str, Any]] = report["hosts"]
-        self._found = findings.of(report)
+        self._found = findings.group_findings(report)
         self._width = width
         self._verbosity = verbosity
 
@@ -80,29 +82,29 @@ class _Report:
         total, ready = len(self._hosts), len(self._in_state(READY))
         if ready == total:
             warnings = len(self._found.warnings)
-            also = ", with %s" % words.count(warnings, "warning") if warnings else ""
+            also = ", with %s" % phrases.format_count(warnings, "warning") if warnings else ""
             yield "%s ready%s." % ("The host is" if total == 1 else "All %d hosts are" % total, also), GOOD
             return
         parts = []
         if self._found.causes:
-            parts.append(words.count(len(self._found.causes), "cause"))
+            parts.append(phrases.format_count(len(self._found.causes), "cause"))
         if self._found.symptoms:
-            parts.append(words.count(self._found.symptoms, "symptom"))
+            parts.append(phrases.format_count(self._found.symptoms, "symptom"))
         blocking = sum(len(unknown.checks) for unknown in self._found.unknown if unknown.blocking)
         if blocking:
-            parts.append("%s undecided" % words.count(blocking, "check"))
+            parts.append("%s undecided" % phrases.format_count(blocking, "check"))
         if self._found.broken:
-            parts.append("%s broken" % words.count(len(self._found.broken), "check"))
+            parts.append("%s broken" % phrases.format_count(len(self._found.broken), "check"))
         if self._in_state(NOT_VALIDATED):
-            parts.append("%s not validated" % words.count(len(self._in_state(NOT_VALIDATED)), "host"))
+            parts.append("%s not validated" % phrases.format_count(len(self._in_state(NOT_VALIDATED)), "host"))
         unready = total - ready
-        text = "%d of %s NOT READY" % (unready, words.count(total, "host"))
+        text = "%d of %s NOT READY" % (unready, phrases.format_count(total, "host"))
         for line in _wrapped("", text + (": " + ", ".join(parts) if parts else "") + ".", self._width, 2):
             yield line, BAD
 
     def _state_of_hosts(self) -> Iterator[Line]:
         if len(self._hosts) > 1 and self._in_state(READY):
-            for line in _wrapped("  ready      ", words.names(self._in_state(READY), 30), self._width):
+            for line in _wrapped("  ready      ", phrases.join_names(self._in_state(READY), 30), self._width):
                 yield line, GOOD
         for name in self._in_state(NOT_READY):
             host = self._hosts[name]
@@ -113,12 +115,14 @@ class _Report:
             groups.setdefault((self._hosts[name]["unreachable"], self._hosts[name]["message"]), []).append(name)
         for (unreachable, message), names in groups.items():
             why = "unreachable: " if unreachable else ""
-            for line in _wrapped("  NO RESULT  ", "%s: %s%s" % (words.names(names), why, message), self._width):
+            for line in _wrapped("  NO RESULT  ", "%s: %s%s" % (phrases.join_names(names), why, message), self._width):
                 yield line, BAD
         recorded = self._recorded()
         if recorded:
             for line in _wrapped(
-                "  recorded   ", "%s (read from a bundle, not from the host)" % words.names(recorded, 30), self._width
+                "  recorded   ",
+                "%s (read from a bundle, not from the host)" % phrases.join_names(recorded, 30),
+                self._width,
             ):
                 yield line, MUTED
 
@@ -137,13 +141,13 @@ class _Report:
 
     def _finding(self, number: int, finding: Finding) -> Iterator[Line]:
         yield "", PLAIN
-        head = "%d. %s  %s" % (number, finding.check, words.names(finding.hosts))
+        head = "%d. %s  %s" % (number, finding.check, phrases.join_names(finding.hosts))
         for line in _wrapped("", head, self._width, 3):
             yield line, BAD
         yield from self._labelled("wanted", finding.title)
         yield from self._seen(finding)
         if finding.why:
-            yield from self._labelled("why", words.first_sentences(finding.why), MUTED)
+            yield from self._labelled("why", phrases.take_sentences(finding.why), MUTED)
         for cause in finding.caused_by:
             yield from self._labelled("because of", "%s, which is waived" % cause, MUTED)
         yield from self._expired(finding)
@@ -159,7 +163,9 @@ class _Report:
                 )
                 return
             yield from self._labelled(
-                "found" if number == 0 else "", ("%s: " % words.names(hosts, 3) if several else "") + text, STRONG
+                "found" if number == 0 else "",
+                ("%s: " % phrases.join_names(hosts, 3) if several else "") + text,
+                STRONG,
             )
 
     def _explains(self, finding: Finding) -> Iterator[Line]:
@@ -167,7 +173,7 @@ class _Report:
         for symptom, seen in finding.explains.items():
             hosts = list(dict.fromkeys(name for names in seen.values() for name in names))
             text = " ".join(next(iter(seen)).split())
-            of = " on %s" % words.names(hosts, 3) if hosts != finding.hosts else ""
+            of = " on %s" % phrases.join_names(hosts, 3) if hosts != finding.hosts else ""
             more = " (differs between hosts)" if len(seen) > 1 else ""
             yield from self._labelled(
                 label, "%s%s: %s%s" % (symptom, of, textwrap.shorten(text, 160, placeholder=" …"), more)
@@ -185,7 +191,7 @@ class _Report:
         if not remedy:
             yield from self._labelled("do", "no remedy is known for this placement; see %s" % finding.docs)
             return
-        yield from self._labelled("do", "%s: %s" % (words.where(remedy, finding.hosts), remedy["text"]))
+        yield from self._labelled("do", "%s: %s" % (phrases.name_machine(remedy, finding.hosts), remedy["text"]))
         if remedy["risk"]:  # before the commands: it must be read first
             yield from self._labelled("risk", remedy["risk"], DOUBT)
         yield from self._copyable(remedy["commands"])
@@ -207,8 +213,10 @@ class _Report:
             yield "", PLAIN
 
     def _pairs(self) -> Iterator[Line]:
-        """One table for all hosts with the same: of hosts that were probed or on which something about P2P failed, with
-        -v of all."""
+        """One table for all hosts with the same one.
+
+        Of hosts that were probed or on which something about P2P failed, with -v of all.
+        """
         tables: dict[tuple[str, ...], list[str]] = {}
         for name, host in self._hosts.items():
             probed = host["facts"].get("probe") is not None  # that it did not run, and why, is worth knowing too
@@ -216,25 +224,25 @@ class _Report:
                 r["status"] == "fail" and "p2p" in self._report["checks"][r["id"]]["tags"] for r in host["results"]
             )
             if self._verbosity or probed or failed:
-                lines = tuple(matrix_text.of_host(host["facts"], self._width - 4))
+                lines = tuple(matrix_text.describe_p2p(host["facts"], self._width - 4))
                 if lines:
                     tables.setdefault(lines, []).append(name)
         for number, (lines, names) in enumerate(tables.items()):
             if number == _TABLES and not self._verbosity:
                 yield from self._item(
                     "and on %s, in report.html"
-                    % words.count(sum(map(len, list(tables.values())[number:])), "more host"),
+                    % phrases.format_count(sum(map(len, list(tables.values())[number:])), "more host"),
                     MUTED,
                 )
                 return
-            yield from self._item("%s:" % words.names(names), STRONG)
+            yield from self._item("%s:" % phrases.join_names(names), STRONG)
             for line in lines:
                 yield "    " + line, PLAIN
 
     def _broken(self) -> Iterator[Line]:
         for finding in self._found.broken:
             yield from self._item(
-                "%s (%s): %s" % (finding.check, words.names(finding.hosts, 3), next(iter(finding.found))), BAD
+                "%s (%s): %s" % (finding.check, phrases.join_names(finding.hosts, 3), next(iter(finding.found))), BAD
             )
 
     def _item(self, text: str, tone: str = PLAIN) -> Iterator[Line]:
@@ -246,9 +254,9 @@ class _Report:
             yield from self._item(self._why_unknown(unknown), DOUBT if unknown.blocking else MUTED)
 
     def _why_unknown(self, unknown: Unknown) -> str:
-        checks = words.count(len(unknown.checks), "check")
-        on = words.names(unknown.hosts, 3)
-        listed = words.names(unknown.checks, 12 if self._verbosity == 0 else 1000)
+        checks = phrases.format_count(len(unknown.checks), "check")
+        on = phrases.join_names(unknown.hosts, 3)
+        listed = phrases.join_names(unknown.checks, 12 if self._verbosity == 0 else 1000)
         if unknown.needs_root:
             verb = "needs" if len(unknown.checks) == 1 else "need"
             again = "capture" if set(unknown.hosts) <= set(self._recorded()) else "run"
@@ -259,12 +267,14 @@ class _Report:
         for finding in self._found.warnings:
             note = " [info]" if finding.severity == "info" else ""
             yield from self._item(
-                "%s%s (%s): %s" % (finding.check, note, words.names(finding.hosts, 3), next(iter(finding.found))), DOUBT
+                "%s%s (%s): %s"
+                % (finding.check, note, phrases.join_names(finding.hosts, 3), next(iter(finding.found))),
+                DOUBT,
             )
             if finding.remedy:
                 for line in _wrapped(
                     "    do: ",
-                    "%s: %s" % (words.where(finding.remedy, finding.hosts), finding.remedy["text"]),
+                    "%s: %s" % (phrases.name_machine(finding.remedy, finding.hosts), finding.remedy["text"]),
                     self._width,
                 ):
                     yield line, PLAIN
@@ -277,7 +287,7 @@ class _Report:
             waiver = finding.waiver or {}
             text = "%s (%s), until %s: %s" % (
                 finding.check,
-                words.names(finding.hosts, 3),
+                phrases.join_names(finding.hosts, 3),
                 waiver.get("expires"),
                 waiver.get("reason"),
             )
@@ -295,8 +305,8 @@ class _Report:
         checks = self._report["totals"]["checks"]
         parts = ["%d %s" % (checks[status], word) for status, word in _STATUS_WORDS if checks[status]]
         text = "%s on %s: %s." % (
-            words.count(checks["total"], "check"),
-            words.count(len(self._hosts), "host"),
+            phrases.format_count(checks["total"], "check"),
+            phrases.format_count(len(self._hosts), "host"),
             ", ".join(parts) or "none ran",
         )
         for line in _wrapped("", text, self._width, 2):

@@ -9,10 +9,10 @@ from . import files, html_report, json_report, junit, markdown_report
 
 # File name -> function(report) -> bytes. JSON first: whatever happens to the others, the record is kept.
 WRITERS: dict[str, Callable[[dict[str, Any]], bytes]] = {
-    "report.json": json_report.render,
-    "junit.xml": junit.render,
-    "report.html": html_report.render,
-    "report.md": markdown_report.render,
+    "report.json": json_report.render_json,
+    "junit.xml": junit.render_junit,
+    "report.html": html_report.render_html,
+    "report.md": markdown_report.render_markdown,
 }
 
 
@@ -23,7 +23,7 @@ def write_all(report: dict[str, Any], directory: str) -> tuple[list[str], list[s
     for name, render in WRITERS.items():
         path = os.path.join(directory, name)
         try:
-            files.write(path, render(report))
+            files.write_file(path, render(report))
             written.append(path)
         except OSError as error:
             problems.append("%s cannot be written: %s" % (path, error.strerror or error))

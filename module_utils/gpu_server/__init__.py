@@ -1,1 +1,1 @@
-"""Inference servers: what runs, what its log, its processes and its API say, and what its settings mean on this host."""
+"""Inference servers: what runs, what its log, processes and API say, what its settings mean on this host."""

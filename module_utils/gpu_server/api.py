@@ -18,7 +18,8 @@ GENERATION_SECONDS = 90.0
 PROMPT = "The capital of France is"
 TOKENS = 24
 FACTS = (
-    "base", "reachable", "needs_key", "health", "models", "models_problem", "model", "context_length", "owned_by", "created", "info", "metrics",
+    "base", "reachable", "needs_key", "health", "models", "models_problem", "model", "context_length", "owned_by",
+    "created", "info", "metrics",
     "version",
 )  # fmt: skip
 _METRIC = re.compile(r"^([A-Za-z_:][\w:]*)(?:\{[^}]*\})? ([0-9.eE+-]+|NaN|[+-]Inf)(?: \d+)?$", re.MULTILINE)
@@ -26,11 +27,12 @@ _METRIC = re.compile(r"^([A-Za-z_:][\w:]*)(?:\{[^}]*\})? ([0-9.eE+-]+|NaN|[+-]In
 _RUN = re.compile(r"(\S)\1{9,}|(\b\w{1,12}\b)(?:\W+\2\b){9,}")
 
 
-def read(
+def read_api(
     evidence: Evidence, base: str, engine: Engine | None, errors: Errors, *, key: str | None = None, light: bool = False
 ) -> dict[str, Any]:
-    """FACTS. `reachable`: whether anything listens; None where it was not asked. `health`: ``{code, answered, seconds,
-    problem}``.
+    """FACTS. `reachable`: whether anything listens; None where it was not asked.
+
+    `health`: ``{code, answered, seconds, problem}``.
 
     `models_problem`: what is wrong with the list of models; None where it is right, and where it is unknown.
     `light` asks for health and models only.
@@ -67,7 +69,7 @@ def _models(answer: Fetched, found: dict[str, Any], errors: Errors) -> None:
     if answer.ok:
         found["needs_key"] = False
     told = Errors("server")
-    content = decoded(answer, told)
+    content = decode_answer(answer, told)
     entries = content.get("data") if isinstance(content, dict) else None
     if not isinstance(entries, list) and not told.entries and answer.status != NOT_CAPTURED:
         told.add(answer.name, "holds no list of models")
@@ -100,18 +102,21 @@ def _information(
     for path in engine.server_info:
         answer = evidence.fetch("GET", base + path, headers=headers, timeout=limit)
         if answer.ok and answer.code == 200:
-            content = decoded(answer, errors)
+            content = decode_answer(answer, errors)
             if isinstance(content, dict):
                 found["version"] = content.get("version")
-                found["info"] = information(content)
+                found["info"] = select_information(content)
             break
     answer = evidence.fetch("GET", base + "/metrics", headers=headers, timeout=limit)
     if answer.ok and answer.code == 200:
-        found["metrics"] = metrics(answer.text, engine)
+        found["metrics"] = parse_metrics(answer.text, engine)
 
 
-def information(content: dict[str, Any]) -> dict[str, Any]:
-    """What of SGLang's /server_info decides how it serves, whatever other keys a version adds; None for those it lacks."""
+def select_information(content: dict[str, Any]) -> dict[str, Any]:
+    """What of SGLang's /server_info decides how it serves, whatever other keys a version adds.
+
+    None for those it lacks.
+    """
     states = content.get("internal_states")
     state = states[0] if isinstance(states, list) and states and isinstance(states[0], dict) else {}
     names = (
@@ -133,8 +138,11 @@ def information(content: dict[str, Any]) -> dict[str, Any]:
     return result
 
 
-def metrics(text: str, engine: Engine) -> dict[str, float | None]:
-    """``{running, queue, usage, tokens_per_s}`` of a Prometheus page, summed over its label sets; usage is the highest."""
+def parse_metrics(text: str, engine: Engine) -> dict[str, float | None]:
+    """``{running, queue, usage, tokens_per_s}`` of a Prometheus page, summed over its label sets.
+
+    Usage is the highest.
+    """
     values: dict[str, list[float]] = {}
     for name, value in _METRIC.findall(text):
         number = _finite(value)
@@ -155,7 +163,7 @@ def _finite(text: str) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def decoded(answer: Fetched, errors: Errors) -> Any:
+def decode_answer(answer: Fetched, errors: Errors) -> Any:
     """The JSON of an answer; None, with the reason in `errors`, for anything else."""
     if answer.status == NOT_CAPTURED:
         return None
@@ -174,7 +182,23 @@ def decoded(answer: Fetched, errors: Errors) -> Any:
     return content
 
 
-def generate(
+# What is known of a generation; None where it did not run.
+GENERATION_FIELDS = (
+    "answered",
+    "text",
+    "sane",
+    "finite",
+    "repeatable",
+    "expected",
+    "first_token_s",
+    "tokens_per_s",
+    "tokens",
+    "problem",
+    "insane_because",
+)
+
+
+def generate_answer(
     evidence: Evidence, base: str, model: str, errors: Errors, *, key: str | None = None, pattern: str | None = None
 ) -> dict[str, Any]:
     """The same deterministic prompt twice, through the API that clients use, streamed.
@@ -182,21 +206,7 @@ def generate(
     ``{ran, answered, text, sane, finite, repeatable, expected, first_token_s, tokens_per_s, tokens, problem}``;
     `finite` None where the engine gives no logprobs, `expected` None where no pattern was given.
     """
-    result: dict[str, Any] = dict.fromkeys(
-        (
-            "answered",
-            "text",
-            "sane",
-            "finite",
-            "repeatable",
-            "expected",
-            "first_token_s",
-            "tokens_per_s",
-            "tokens",
-            "problem",
-            "insane_because",
-        )
-    )
+    result: dict[str, Any] = dict.fromkeys(GENERATION_FIELDS)
     result["ran"] = True
     first = _once(evidence, base, model, key, 1)
     if not first.pop("captured"):

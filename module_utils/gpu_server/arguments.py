@@ -1,5 +1,7 @@
-"""The arguments of a server against the installed engine's own --help, before anything is stopped: unknown and renamed
-flags, choices."""
+"""The arguments of a server against the installed engine's own --help, before anything is stopped.
+
+Unknown and renamed flags, choices.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +16,11 @@ _OPTION = re.compile(r"(?<![\w-])(--[A-Za-z0-9][\w.-]*)")
 _CHOICES = re.compile(r"\{([^{}\s]+)\}|\[([^\[\]\s|]+(?:\|[^\[\]\s|]+)+)\]")  # argparse: {a,b}; click: [a|b]
 
 
-def options_of(text: str) -> dict[str, list[str] | None]:
-    """``{"--flag": choices or None}`` of a --help text: only what stands in the column of the options, not what their
-    texts mention."""
+def parse_options(text: str) -> dict[str, list[str] | None]:
+    """``{"--flag": choices or None}`` of a --help text.
+
+    Only what stands in the column of the options, not what their texts mention.
+    """
     found: dict[str, list[str] | None] = {}
     for match in _OPTION_LINE.finditer(text):
         head = re.split(r"\s{3,}| {2}(?=[A-Z][a-z])|│", match[1])[0]
@@ -28,9 +32,13 @@ def options_of(text: str) -> dict[str, list[str] | None]:
     return found
 
 
-def problems(arguments: dict[str, Any], options: dict[str, list[str] | None], engine: Engine) -> list[dict[str, Any]]:
-    """``[{argument, problem, successor}]`` of `arguments` (names without dashes); empty where the engine takes all of
-    them."""
+def find_problems(
+    arguments: dict[str, Any], options: dict[str, list[str] | None], engine: Engine
+) -> list[dict[str, Any]]:
+    """``[{argument, problem, successor}]`` of `arguments` (names without dashes).
+
+    Empty where the engine takes all of them.
+    """
     found = []
     for flag, value in _given(arguments, engine):
         meant = _meant(flag, options, engine)
@@ -59,7 +67,7 @@ def problems(arguments: dict[str, Any], options: dict[str, list[str] | None], en
     return found
 
 
-def shortened(arguments: dict[str, Any], options: dict[str, list[str] | None], engine: Engine) -> dict[str, str]:
+def find_shortened(arguments: dict[str, Any], options: dict[str, list[str] | None], engine: Engine) -> dict[str, str]:
     """``{"--tp": "--tp-size"}``: the arguments whose name is the beginning of one that the engine has."""
     found = {}
     for flag, _value in _given(arguments, engine):
@@ -112,7 +120,7 @@ def _successor(flag: str, options: dict[str, list[str] | None], engine: Engine) 
     return near[0] if near else None
 
 
-def describe(faults: list[dict[str, Any]]) -> str:
+def describe_faults(faults: list[dict[str, Any]]) -> str:
     """One line for each fault."""
     lines = []
     for fault in faults:

@@ -11,7 +11,7 @@ HELD_MEMORY_MIB = 1024
 
 
 def sees_server(gpu_host: dict[str, Any], mode: str, named: bool = False) -> str:
-    """ "yes", "no", or "if_found": the host itself has to say by /proc or a unit, and nothing is gathered if it does not.
+    """Answer "yes", "no" or "if_found": then the host itself has to say, by /proc or a unit, or nothing is gathered.
 
     `mode` is 'auto', 'true' or 'false'; `named` says that the inventory names a server. Of a recorded host it costs
     nothing. Of a live one it costs a round trip, so something must hold a GPU: a process that is named as a known
@@ -23,7 +23,7 @@ def sees_server(gpu_host: dict[str, Any], mode: str, named: bool = False) -> str
         return "yes"
     devices = ((gpu_host.get("gpus") or {}).get("devices") or {}).values()
     if any(
-        engines.recognise_process(str(one["name"]))
+        engines.find_engine_of_process(str(one["name"]))
         for device in devices
         for one in _processes(device)
         if one.get("name")

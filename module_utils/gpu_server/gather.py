@@ -1,5 +1,7 @@
-"""All facts of the inference server of a host: what was started, what it says, what it answers, and what that adds up
-to."""
+"""All facts of the inference server of a host.
+
+What was started, what it says, what it answers, and what that adds up to.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +27,9 @@ COMMANDS = (
 
 
 def gather(evidence: Evidence, params: dict[str, Any], errors: Errors) -> dict[str, Any] | None:
-    """Facts of the inference server; None where a bundle holds nothing of one, and with `only_if_found` where neither a
-    process nor a unit says that there is one.
+    """Facts of the inference server; None where a bundle holds nothing of one.
+
+    With `only_if_found` None as well where neither a process nor a unit says that there is one.
 
     `state`: absent, stopped, failed, starting, stalled, ready, unhealthy; `why`: the sentence for it. `engine`,
     `engines_found`. `unit` (units.py). `process`: `{pid, command, arguments, settings, started_at, age_s, user_id,
@@ -40,7 +43,7 @@ def gather(evidence: Evidence, params: dict[str, Any], errors: Errors) -> dict[s
     """
     for argv, limit in COMMANDS:
         evidence.start(argv, limit)
-    table = processes.table(evidence, errors)
+    table = processes.read_processes(evidence, errors)
     if table is None and evidence.list("/proc").status == NOT_CAPTURED:
         evidence.abandon()
         return None
@@ -50,7 +53,9 @@ def gather(evidence: Evidence, params: dict[str, Any], errors: Errors) -> dict[s
         return None
     engine = engines.ENGINES.get(facts["engine"] or "")
     below, silent = facts.pop("pids"), facts.pop("silent")
-    facts["gpu"] = gpu_load.read(evidence, errors, {facts["process"]["pid"], *below} if facts["process"] else set())
+    facts["gpu"] = gpu_load.read_gpu_load(
+        evidence, errors, {facts["process"]["pid"], *below} if facts["process"] else set()
+    )
     _place_ranks(facts)
     _read_log(evidence, params, facts, engine, errors)
     engine = engine or engines.ENGINES.get(facts["log"]["engine"] or "")
@@ -65,7 +70,7 @@ def gather(evidence: Evidence, params: dict[str, Any], errors: Errors) -> dict[s
         facts["why"] = (
             "whether a server runs is not known: the kernel does not give the command line of process %s" % told
         )
-    facts["moving"] = stall.moving(facts)
+    facts["moving"] = stall.select_moving(facts)
     _generate(evidence, params, facts, errors)
     asked = facts["generation"]
     if asked["ran"] and not (asked["answered"] and asked["sane"] and asked["finite"] is not False):
@@ -79,7 +84,7 @@ def gather(evidence: Evidence, params: dict[str, Any], errors: Errors) -> dict[s
 def _process_facts(
     evidence: Evidence, params: dict[str, Any], table: dict[int, processes.Process], errors: Errors
 ) -> dict[str, Any]:
-    found, silent = processes.servers(evidence, table, errors)
+    found, silent = processes.find_servers(evidence, table, errors)
     chosen = _choose(evidence, found, params)
     facts: dict[str, Any] = {
         "engine": None,
@@ -99,18 +104,18 @@ def _process_facts(
     name = params.get("unit")
     if not chosen:
         facts["silent"] = [
-            one for one in silent if not name or processes.unit(evidence, one.pid) in (None, _service(name))
+            one for one in silent if not name or processes.find_unit(evidence, one.pid) in (None, _service(name))
         ]
     else:
         top, words, engine = chosen
-        live = engines.settings_of(engine, words)
-        below = processes.descendants(top.pid, table)
+        live = engines.find_settings(engine, words)
+        below = processes.find_descendants(top.pid, table)
         facts["pids"] = {process.pid for process in below}
         facts["engine"] = engine.name
-        facts["environment"] = processes.environment(evidence, top.pid, errors)
-        facts["locks"] = installed.locks(evidence, (facts["environment"] or {}).get("HOME"))
-        status = processes.status(evidence, top.pid)
-        limits = processes.limits(evidence, top.pid)
+        facts["environment"] = processes.read_environment(evidence, top.pid, errors)
+        facts["locks"] = installed.find_locks(evidence, (facts["environment"] or {}).get("HOME"))
+        status = processes.read_status(evidence, top.pid)
+        limits = processes.read_limits(evidence, top.pid)
         facts["process"] = {
             "pid": top.pid,
             "command": " ".join(words),
@@ -121,11 +126,11 @@ def _process_facts(
             "user_id": status["uid"],
             "rss_mib": status["rss_mib"],
             "state": top.state,
-            "unit": processes.unit(evidence, top.pid),
+            "unit": processes.find_unit(evidence, top.pid),
             "python": words[0],
             **limits,
         }
-        facts["ranks_expected"] = engines.tensor_parallel(engine, live)
+        facts["ranks_expected"] = engines.find_tensor_parallel(engine, live)
         facts["ranks"] = _ranks(evidence, engine, below, errors)
         facts["compilers"] = [
             {"pid": process.pid, "name": process.name, "cpu_s": process.cpu_s}
@@ -133,8 +138,8 @@ def _process_facts(
             if process.name in processes.COMPILERS
         ]
         name = name or facts["process"]["unit"]
-    name = name or next(iter(units.find(evidence)), None)
-    facts["unit"] = units.read(evidence, name, errors) if name else None
+    name = name or next(iter(units.find_units(evidence)), None)
+    facts["unit"] = units.read_unit(evidence, name, errors) if name else None
     return facts
 
 
@@ -143,10 +148,12 @@ def _choose(
 ) -> Any:
     """The server that the parameters name (by unit, else by port); the oldest where they name none."""
     if params.get("unit"):
-        return next((one for one in found if processes.unit(evidence, one[0].pid) == _service(params["unit"])), None)
+        return next(
+            (one for one in found if processes.find_unit(evidence, one[0].pid) == _service(params["unit"])), None
+        )
     if params.get("port"):
         return next(
-            (one for one in found if _port_of(one[2], engines.settings_of(one[2], one[1])) == params["port"]), None
+            (one for one in found if _port_of(one[2], engines.find_settings(one[2], one[1])) == params["port"]), None
         )
     return found[0] if found else None
 
@@ -165,10 +172,10 @@ def _ranks(evidence: Evidence, engine: Engine, below: list[processes.Process], e
     for process in below:
         if process.state == "Z":
             continue
-        title = " ".join(processes.arguments(evidence, process.pid, errors) or ()) or process.name
+        title = " ".join(processes.read_arguments(evidence, process.pid, errors) or ()) or process.name
         rank = processes.rank_of(engine, title)
         if rank is not None:
-            found.append({"rank": rank, **processes.describe(evidence, process), "gpu": None})
+            found.append({"rank": rank, **processes.describe_process(evidence, process), "gpu": None})
     return sorted(found, key=lambda one: one["rank"])
 
 
@@ -185,12 +192,12 @@ def _read_log(
     process = facts["process"]
     path = params.get("log")
     if not path and process and not (facts["unit"] and facts["unit"]["output"] and ":" in facts["unit"]["output"]):
-        path = processes.output(evidence, process["pid"], errors)
-    source = log_source.read(evidence, facts["unit"], path, engine, errors)
+        path = processes.find_output(evidence, process["pid"], errors)
+    source = log_source.read_log_source(evidence, facts["unit"], path, engine, errors)
     zone = re.match(r"([+-])(\d\d)(\d\d)", evidence.run(ZONE_COMMAND, 5).text)
     offset = (int(zone[2]) * 3600 + int(zone[3]) * 60) * (-1 if zone[1] == "-" else 1) if zone else 0
     since = _started_at(evidence, facts) if zone else None
-    log = log_reader.read(source["text"] or "", evidence.now(), offset, engine, since)
+    log = log_reader.read_log(source["text"] or "", evidence.now(), offset, engine, since)
     written = log["last_line_at"] if log["ends_with_request"] or source["modified"] is None else source["modified"]
     log.update(
         kind=source["kind"],
@@ -208,7 +215,7 @@ def _started_at(evidence: Evidence, facts: dict[str, Any]) -> float | None:
     if facts["process"]:
         return float(facts["process"]["started_at"])
     after = (facts["unit"] or {}).get("started_after_boot_s")
-    return processes.boot_time(evidence) + after if after else None
+    return processes.read_boot_time(evidence) + after if after else None
 
 
 def _address_to_ask(host: Any) -> str:
@@ -223,17 +230,17 @@ def _read_api(
 ) -> None:
     live = (facts["process"] or {}).get("settings") or {}
     port = params.get("port") or (_port_of(engine, live) if engine and facts["process"] else None)
-    facts["port"] = ports.read(evidence, port)
+    facts["port"] = ports.read_port(evidence, port)
     address = _address_to_ask(live.get("host"))
     if port is None:
         facts["api"] = dict.fromkeys(api.FACTS)
     else:
         scheme = "https" if "ssl-certfile" in live else "http"
         base = "%s://%s:%d" % (scheme, address, port)
-        facts["api"] = api.read(
+        facts["api"] = api.read_api(
             evidence, base, engine, errors, key=params.get("api_key"), light=bool(params.get("light"))
         )
-    facts["model"] = facts["api"]["model"] or engines.served_name(
+    facts["model"] = facts["api"]["model"] or engines.find_served_name(
         facts["engine"], (facts["process"] or {}).get("arguments") or ()
     )
     environment = facts["environment"]
@@ -249,8 +256,11 @@ def _read_api(
 
 
 def _name_first_phase(facts: dict[str, Any]) -> None:
-    """A process whose log is whole, names no phase yet and shows no work, and whose port does not answer, is in what
-    comes before the first phase: an engine imports for up to some minutes, and says at most a warning meanwhile."""
+    """Name what comes before the first phase.
+
+    A process whose log is whole, names no phase yet and shows no work, and whose port does not answer, imports: an
+    engine does that for up to some minutes, and says at most a warning meanwhile.
+    """
     log = facts["log"]
     worked = log["decode"] or log["requests"]["ok"] or log["requests"]["failed"] or log["ready"]
     answers = facts["api"]["reachable"]
@@ -288,7 +298,7 @@ def _state(facts: dict[str, Any], scale: float) -> None:
     facts["fault"] = facts["log"]["fatal"]
     facts["state"], facts["why"] = _named_state(facts, scale)
     if facts["state"] == "stalled":
-        facts["stall"] = {**stall.cause(facts), "phase": facts["log"]["phase"], "since_s": facts["log"]["age_s"]}
+        facts["stall"] = {**stall.find_cause(facts), "phase": facts["log"]["phase"], "since_s": facts["log"]["age_s"]}
         facts["why"] = "%s; %s" % (facts["why"], facts["stall"]["what"])
 
 
@@ -322,7 +332,7 @@ def _named_state(facts: dict[str, Any], scale: float) -> tuple[str, str]:
     phase, quiet = log["phase"], log["age_s"]
     if facts["api"]["models"] and phase is None:
         return "ready", "/v1/models answers, /health with %s, and there is no log of a start" % health.get("code")
-    if not facts["compilers"] and quiet is not None and quiet > stall.patience(phase, scale):
+    if not facts["compilers"] and quiet is not None and quiet > stall.find_patience(phase, scale):
         return "stalled", "phase %s, no new line for %.0f s" % (phase or "unknown", quiet)
     return "starting", "phase %s" % (phase or "unknown")
 
@@ -334,35 +344,25 @@ def _not_served_since(log: dict[str, Any]) -> bool:
 
 def _generate(evidence: Evidence, params: dict[str, Any], facts: dict[str, Any], errors: Errors) -> None:
     ran, reason = _whether_to_ask(params, facts)
-    names = (
-        "answered",
-        "text",
-        "sane",
-        "finite",
-        "repeatable",
-        "expected",
-        "first_token_s",
-        "tokens_per_s",
-        "tokens",
-        "problem",
-        "insane_because",
-    )
-    facts["generation"] = {"ran": ran, "skipped_reason": reason, **dict.fromkeys(names)}
+    facts["generation"] = {"ran": ran, "skipped_reason": reason, **dict.fromkeys(api.GENERATION_FIELDS)}
     if ran is None:
         told = Errors("server")
         told.add("the server", "could not be asked for an answer: %s" % reason)
         errors.entries[:0] = told.entries  # first: a check shows a few, and this one says what to do
     if reason is None:
         pattern = params.get("expected_text") or (params.get("expected") or {}).get("text")
-        asked = api.generate(
+        asked = api.generate_answer(
             evidence, facts["api"]["base"], facts["model"], errors, key=params.get("api_key"), pattern=pattern
         )
         facts["generation"] = {"skipped_reason": None, **asked}
 
 
 def _whether_to_ask(params: dict[str, Any], facts: dict[str, Any]) -> tuple[bool | None, str | None]:
-    """(False with the reason where there is nothing to ask, or it is not wanted; None with the reason where it cannot
-    be; True, None)."""
+    """Whether the server is asked for an answer, and why not.
+
+    (False with the reason where there is nothing to ask, or it is not wanted; None with the reason where it cannot be;
+    True, None).
+    """
     wanted = params.get("generate") or "idle"
     if wanted == "never":
         return False, "not asked for"
@@ -385,26 +385,30 @@ def _whether_to_ask(params: dict[str, Any], facts: dict[str, Any]) -> tuple[bool
 
 
 def _host_side(evidence: Evidence, params: dict[str, Any], facts: dict[str, Any], errors: Errors) -> None:
-    """What of the host bears on the server: NCCL's settings against the topology, caches, versions, what the inventory
-    means."""
+    """What of the host bears on the server.
+
+    NCCL's settings against the topology, caches, versions, what the inventory means.
+    """
     process, environment = facts["process"], facts["environment"]
     home = (environment or {}).get("HOME")
     facts["differences"] = None
     facts["p2p_cache_denies"] = []
     facts["rank_outliers"] = facts["gpu"]["outliers"] if process else []
     if params.get("light") or not process:
-        facts["nccl"] = nccl.read(evidence, None, None, None, 1)
+        facts["nccl"] = nccl.read_nccl(evidence, None, None, None, 1)
         return
     engine = engines.ENGINES.get(facts["engine"] or "")
-    facts["differences"] = settings.differences(params.get("expected") or {}, process["settings"], environment, engine)
-    facts["packages"] = installed.packages(evidence, process["arguments"], environment)
-    facts["p2p_caches"] = installed.p2p_caches(evidence, home)
+    facts["differences"] = settings.compare_settings(
+        params.get("expected") or {}, process["settings"], environment, engine
+    )
+    facts["packages"] = installed.find_packages(evidence, process["arguments"], environment)
+    facts["p2p_caches"] = installed.find_p2p_caches(evidence, home)
     facts["p2p_cache_denies"] = [posixpath.basename(one["path"]) for one in facts["p2p_caches"] if one["denied_pairs"]]
     nodes = process["settings"].get("nnodes", "1")
     vendor = re.search(r"^vendor_id\s*: (\S+)", evidence.read("/proc/cpuinfo", 8192).text, re.MULTILINE)
     amd = vendor[1] == "AuthenticAMD" if vendor else None
     many = (facts["ranks_expected"] or 2) > 1 and len(facts["gpu"]["gpus"] or {}) > 1
     links = topology.gather(evidence, errors) if many else None
-    facts["nccl"] = nccl.read(
+    facts["nccl"] = nccl.read_nccl(
         evidence, environment, links, amd, int(nodes) if isinstance(nodes, str) and nodes.isdigit() else 1
     )

@@ -1,5 +1,7 @@
-"""Memory, utilisation and power of each GPU, and which process of the server is on it. By nvidia-smi's queries, which
-are quick."""
+"""Memory, utilisation and power of each GPU, and which process of the server is on it.
+
+By nvidia-smi's queries, which are quick.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ OUTLIER_MIB, OUTLIER_SHARE = 1024, 0.02
 SPIN_POWER_SHARE = 0.35
 
 
-def read(evidence: Evidence, errors: Errors, pids: set[int]) -> dict[str, Any]:
+def read_gpu_load(evidence: Evidence, errors: Errors, pids: set[int]) -> dict[str, Any]:
     """``{gpus, lowest_mib, highest_mib, spread_mib, outliers, busy, spinning, utilization}``.
 
     `gpus`: ``{address: {index, memory_used_mib, memory_total_mib, utilization_percent, power_draw_w, power_limit_w,

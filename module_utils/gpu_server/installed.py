@@ -1,5 +1,7 @@
-"""Versions that the server runs on, from the names of what is installed beside its Python; nothing is executed. And its
-caches."""
+"""Versions that the server runs on, from the names of what is installed beside its Python; nothing is executed.
+
+And its caches.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,8 @@ from .engines import ENGINES
 
 # What engines are built on; each names its own packages.
 _LIBRARIES = (
-    "torch", "triton", "transformers", "tokenizers", r"flashinfer[-_](?:python|cubin)", r"nvidia[-_]nccl[-_]cu\d+", r"flash[-_]attn",
-    r"deep[-_]gemm", r"nvidia[-_]cuda[-_]runtime(?:[-_]cu\d+)?", "cutlass",
+    "torch", "triton", "transformers", "tokenizers", r"flashinfer[-_](?:python|cubin)", r"nvidia[-_]nccl[-_]cu\d+",
+    r"flash[-_]attn", r"deep[-_]gemm", r"nvidia[-_]cuda[-_]runtime(?:[-_]cu\d+)?", "cutlass",
 )  # fmt: skip
 WANTED = re.compile(
     r"^(?:%s)$" % "|".join((*_LIBRARIES, *(name for engine in ENGINES.values() for name in engine.packages)))
@@ -26,11 +28,11 @@ P2P_CACHES = tuple("/" + engine.p2p_cache for engine in ENGINES.values() if engi
 _P2P_CACHE = re.compile(r"gpu_p2p_access_cache_for_.*\.json$")
 
 
-def packages(evidence: Evidence, words: list[str], environment: dict[str, str] | None) -> dict[str, str] | None:
+def find_packages(evidence: Evidence, words: list[str], environment: dict[str, str] | None) -> dict[str, str] | None:
     """``{distribution: version}`` of what matters to an engine; None where the Python's directories cannot be seen."""
     found: dict[str, str] = {}
     seen = False
-    for directory in directories(evidence, words, environment or {}):
+    for directory in find_directories(evidence, words, environment or {}):
         listing = evidence.list(directory)
         seen = seen or listing.ok
         for name in listing.entries:
@@ -40,7 +42,7 @@ def packages(evidence: Evidence, words: list[str], environment: dict[str, str] |
     return found if seen else None
 
 
-def directories(evidence: Evidence, words: list[str], environment: dict[str, str]) -> list[str]:
+def find_directories(evidence: Evidence, words: list[str], environment: dict[str, str]) -> list[str]:
     """Where the Python that `words` start finds its packages; `words` may begin with `env NAME=VALUE` and the like."""
     words, environment = launch.unwrap(words, environment)
     found = [path for path in environment.get("PYTHONPATH", "").split(":") if path.startswith("/")]
@@ -58,8 +60,10 @@ def directories(evidence: Evidence, words: list[str], environment: dict[str, str
 
 
 def _on_path(evidence: Evidence, name: str, path: str) -> str:
-    """Where a program without a directory is; "" where PATH does not say. A link is not resolved: it is what makes a
-    virtual environment."""
+    """Where a program without a directory is; "" where PATH does not say.
+
+    A link is not resolved: it is what makes a virtual environment.
+    """
     for directory in path.split(":"):
         if directory.endswith("/bin") and name in evidence.list(directory).entries:
             return directory + "/" + name
@@ -67,13 +71,15 @@ def _on_path(evidence: Evidence, name: str, path: str) -> str:
 
 
 def locks_command(home: str) -> tuple[str, ...]:
-    """Lock files of the just-in-time compilers. A file named `lock` goes when its compilation ends; a *.lock stays, and
-    means nothing."""
+    """Lock files of the just-in-time compilers.
+
+    A file named `lock` goes when its compilation ends; a *.lock stays, and means nothing.
+    """
     roots = [home.rstrip("/") + name for name in ("/.cache/flashinfer", "/.cache/torch_extensions")]
     return ("find", *roots, "-maxdepth", "7", "-name", "lock", "-type", "f", "-printf", r"%T@ %p\n")
 
 
-def locks(evidence: Evidence, home: str | None) -> list[dict[str, Any]] | None:
+def find_locks(evidence: Evidence, home: str | None) -> list[dict[str, Any]] | None:
     """``[{path, modified}]``; None where it is not known where the caches are."""
     if not home:
         return None
@@ -88,9 +94,11 @@ def locks(evidence: Evidence, home: str | None) -> list[dict[str, Any]] | None:
     ]
 
 
-def p2p_caches(evidence: Evidence, home: str | None) -> list[dict[str, Any]]:
-    """``[{path, modified, denied_pairs, allowed_pairs}]``: what the engine noted of peer access when it first asked,
-    and believes since."""
+def find_p2p_caches(evidence: Evidence, home: str | None) -> list[dict[str, Any]]:
+    """What the engine noted of peer access when it first asked, and believes since.
+
+    ``[{path, modified, denied_pairs, allowed_pairs}]``.
+    """
     found = []
     for directory in [home.rstrip("/") + tail for tail in P2P_CACHES] if home else []:
         for name, entry in evidence.list(directory).entries.items():

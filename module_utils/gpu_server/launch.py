@@ -1,4 +1,4 @@
-"""The command that starts an engine, without what stands before it: env and its variables, numactl, timeout, a shell."""
+"""The command that starts an engine, without what stands before it: env and its variables, numactl, a shell."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from . import engines
 # Programs whose words hold the command of another.
 WRAPPERS = frozenset(
     [
-        "sh", "bash", "dash", "zsh", "timeout", "nohup", "sudo", "su", "setsid", "numactl", "env", "nice", "taskset", "systemd-run",
-        "tmux", "screen", "ssh", "grep", "docker", "podman", "ionice", "chrt", "stdbuf", "prlimit", "runuser", "setpriv", "chroot",
-        "unshare", "exec",
+        "sh", "bash", "dash", "zsh", "timeout", "nohup", "sudo", "su", "setsid", "numactl", "env", "nice", "taskset",
+        "systemd-run", "tmux", "screen", "ssh", "grep", "docker", "podman", "ionice", "chrt", "stdbuf", "prlimit",
+        "runuser", "setpriv", "chroot", "unshare", "exec",
     ]
 )  # fmt: skip
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)

@@ -1,5 +1,7 @@
-"""Is a model that is given as a path there, and can the server's user read it? Its own message for that is about names
-on a hub."""
+"""Is a model that is given as a path there, and can the server's user read it?
+
+The engine's own message for that is about names on a hub.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from ..gpu_host.evidence.interface import ABSENT, Evidence
 SECONDS = 20.0
 
 
-def problem(evidence: Evidence, model: str, user: str | None) -> str | None:
+def find_problem(evidence: Evidence, model: str, user: str | None) -> str | None:
     """One sentence, or None: nothing is wrong, or `model` is a name on a hub."""
     if not model.startswith("/"):
         return None

@@ -18,12 +18,14 @@ _PLACES = (
 )
 
 
-def read(evidence: Evidence, model: str, words: list[str], environment: dict[str, str]) -> dict[str, Any]:
-    """``{model_type, known, transformers, config}``; `model_type` None where the model's config.json is not on this
-    host (yet)."""
+def read_model_type(evidence: Evidence, model: str, words: list[str], environment: dict[str, str]) -> dict[str, Any]:
+    """``{model_type, known, transformers, config}``.
+
+    `model_type` None where the model's config.json is not on this host (yet).
+    """
     result: dict[str, Any] = {"model_type": None, "known": None, "transformers": None, "config": None}
     words, environment = launch.unwrap(words, environment)
-    result["transformers"] = (installed.packages(evidence, words, environment) or {}).get("transformers")
+    result["transformers"] = (installed.find_packages(evidence, words, environment) or {}).get("transformers")
     for path in _configs(evidence, model, environment):
         reading = evidence.read(path, 4 << 20)
         if reading.ok:
@@ -52,7 +54,7 @@ def _known(evidence: Evidence, model_type: str, words: list[str], environment: d
     """Whether a table of the installed libraries names it; None where none of the tables is found."""
     sign = re.compile(r"""["']%s["']""" % re.escape(model_type))
     seen = None
-    for directory in installed.directories(evidence, words, environment):
+    for directory in installed.find_directories(evidence, words, environment):
         for place in _PLACES:
             reading = evidence.read("%s/%s" % (directory, place), 4 << 20)
             if reading.ok:

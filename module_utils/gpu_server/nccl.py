@@ -1,5 +1,6 @@
-"""What the NCCL settings of a process mean on this host: NCCL_P2P_LEVEL against the paths between its GPUs, settings
-without effect.
+"""What the NCCL settings of a process mean on this host.
+
+NCCL_P2P_LEVEL against the paths between its GPUs, settings without effect.
 
 Levels and defaults from NCCL's src/graph/paths.cc (ncclGetUserP2pLevel, ncclTopoCheckP2p): the level is case-exact, an
 unknown word is ignored, a number is an old level; the default is PXB, and SYS on AMD with two GPUs or fewer.
@@ -31,14 +32,16 @@ _NETWORK = re.compile(
 _BOOTSTRAP = frozenset({"NCCL_SOCKET_IFNAME", "NCCL_SOCKET_FAMILY"})
 
 
-def read(
+def read_nccl(
     evidence: Evidence,
     environment: dict[str, str] | None,
     topology: dict[str, Any] | None,
     amd: bool | None,
     nodes: int,
 ) -> dict[str, Any]:
-    """``{settings, files, level, level_source, level_ignored, disabled, paths, shut_out_pairs, deprecated,
+    """The settings of NCCL and what they lead to.
+
+    ``{settings, files, level, level_source, level_ignored, disabled, paths, shut_out_pairs, deprecated,
     without_effect}``.
 
     `settings`: every NCCL_ setting in force (environment over ~/.nccl.conf over /etc/nccl.conf), None where the

@@ -11,7 +11,7 @@ _LISTEN, _TIME_WAIT = "0A", "06"
 _LOOPBACK = ("0100007F", "00000000000000000000000001000000", "0000000000000000FFFF00000100007F")
 
 
-def read(evidence: Evidence, port: int | None) -> dict[str, Any]:
+def read_port(evidence: Evidence, port: int | None) -> dict[str, Any]:
     """``{port, listening, beyond_this_host, connections}`` of a port; None where it cannot be read.
 
     `connections`: how many clients have one open; None where nothing listens here, since it may do so in a network

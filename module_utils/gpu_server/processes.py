@@ -1,5 +1,7 @@
-"""The processes of an inference server, from /proc: the one that was started, its ranks, the compilers that it runs,
-its environment."""
+"""The processes of an inference server, from /proc.
+
+The one that was started, its ranks, the compilers that it runs, its environment.
+"""
 
 from __future__ import annotations
 
@@ -30,13 +32,13 @@ class Process:
     threads: int
 
 
-def table(evidence: Evidence, errors: Errors) -> dict[int, Process] | None:
+def read_processes(evidence: Evidence, errors: Errors) -> dict[int, Process] | None:
     """Every process by its id; None where /proc cannot be read or was not captured."""
     listing = evidence.list("/proc")
     if not listing.ok:
         errors.unanswered(listing)
         return None
-    boot = boot_time(evidence)
+    boot = read_boot_time(evidence)
     found = {}
     for name in listing.entries:
         if name.isdigit():
@@ -46,15 +48,17 @@ def table(evidence: Evidence, errors: Errors) -> dict[int, Process] | None:
     return found
 
 
-def boot_time(evidence: Evidence) -> float:
+def read_boot_time(evidence: Evidence) -> float:
     """Seconds since the epoch; 0 where /proc/stat does not say."""
     match = re.search(r"^btime (\d+)", evidence.read("/proc/stat").text, re.MULTILINE)
     return float(match[1]) if match else 0.0
 
 
 def _process(pid: int, stat: str, boot: float) -> Process | None:
-    """From the text of /proc/PID/stat, proc_pid_stat(5): the name in parentheses may hold anything, so fields count
-    from the last one."""
+    """A process from the text of /proc/PID/stat, proc_pid_stat(5).
+
+    The name in parentheses may hold anything, so fields count from the last one.
+    """
     before, found, after = stat.rpartition(")")
     fields = after.split()
     if not found or len(fields) < 20:
@@ -67,9 +71,11 @@ def _process(pid: int, stat: str, boot: float) -> Process | None:
         return None
 
 
-def arguments(evidence: Evidence, pid: int, errors: Errors) -> list[str] | None:
-    """The command line, secrets masked; empty for a kernel thread or a process that has ended, None where the kernel
-    does not answer."""
+def read_arguments(evidence: Evidence, pid: int, errors: Errors) -> list[str] | None:
+    """The command line, secrets masked.
+
+    Empty for a kernel thread or a process that has ended, None where the kernel does not answer.
+    """
     reading = evidence.read("/proc/%d/cmdline" % pid, 256 * 1024)
     if reading.status == TIMEOUT:
         errors.unanswered(reading)
@@ -80,19 +86,21 @@ def arguments(evidence: Evidence, pid: int, errors: Errors) -> list[str] | None:
     return words
 
 
-def servers(
+def find_servers(
     evidence: Evidence, processes: dict[int, Process], errors: Errors
 ) -> tuple[list[tuple[Process, list[str], Engine]], list[Process]]:
-    """What started an engine and was not itself started by such a process, oldest first; and processes that may be one,
-    and do not say."""
+    """What started an engine and was not itself started by such a process, oldest first.
+
+    And processes that may be one, and do not say.
+    """
     found, silent = {}, []
     for process in processes.values():
         if engines.may_run_engine(process.name) and process.state != "Z":
-            words = arguments(evidence, process.pid, errors)
+            words = read_arguments(evidence, process.pid, errors)
             if words is None:
                 silent.append(process)
                 continue
-            engine = engines.recognise_command(words)
+            engine = engines.find_engine_of_command(words)
             if engine and not _starts_another(words):
                 found[process.pid] = (process, words, engine)
     tops = [entry for entry in found.values() if not any(pid in found for pid in _ancestors(entry[0], processes))]
@@ -114,7 +122,7 @@ def _ancestors(process: Process, processes: dict[int, Process]) -> list[int]:
     return found
 
 
-def descendants(root: int, processes: dict[int, Process]) -> list[Process]:
+def find_descendants(root: int, processes: dict[int, Process]) -> list[Process]:
     """Every process below `root`, by id."""
     children: dict[int, list[Process]] = {}
     for process in processes.values():
@@ -132,8 +140,11 @@ def rank_of(engine: Engine, title: str) -> int | None:
     return int(next(group for group in match.groups() if group is not None)) if match else None
 
 
-def describe(evidence: Evidence, process: Process) -> dict[str, Any]:
-    """``{pid, name, state, cpu_s, threads, wait_channel, read_bytes}`` of one worker; None for what only root may read."""
+def describe_process(evidence: Evidence, process: Process) -> dict[str, Any]:
+    """``{pid, name, state, cpu_s, threads, wait_channel, read_bytes}`` of one worker.
+
+    None for what only root may read.
+    """
     channel = evidence.read("/proc/%d/wchan" % process.pid, 4096)
     counters = evidence.read("/proc/%d/io" % process.pid, 4096)
     match = re.search(r"^read_bytes: (\d+)", counters.text, re.MULTILINE)
@@ -148,8 +159,11 @@ def describe(evidence: Evidence, process: Process) -> dict[str, Any]:
     }
 
 
-def environment(evidence: Evidence, pid: int, errors: Errors) -> dict[str, str] | None:
-    """The allowed names of the process's environment, as they were when it started; None without the right to read it."""
+def read_environment(evidence: Evidence, pid: int, errors: Errors) -> dict[str, str] | None:
+    """The allowed names of the process's environment, as they were when it started.
+
+    None without the right to read it.
+    """
     reading = evidence.read("/proc/%d/environ" % pid, 1024 * 1024)
     if not reading.ok:
         errors.unanswered(reading)
@@ -158,7 +172,7 @@ def environment(evidence: Evidence, pid: int, errors: Errors) -> dict[str, str] 
     return {name: value for name, _equals, value in pairs}
 
 
-def limits(evidence: Evidence, pid: int) -> dict[str, Any]:
+def read_limits(evidence: Evidence, pid: int) -> dict[str, Any]:
     """``{memlock_kib, open_files}``: soft limits, 'unlimited' or a number; None if unreadable."""
     text = evidence.read("/proc/%d/limits" % pid, 16384).text
     return {"memlock_kib": _limit(text, "Max locked memory", 1024), "open_files": _limit(text, "Max open files", 1)}
@@ -171,7 +185,7 @@ def _limit(text: str, name: str, unit: int) -> int | str | None:
     return int(match[1]) // unit if match[1].isdigit() else match[1]
 
 
-def status(evidence: Evidence, pid: int) -> dict[str, Any]:
+def read_status(evidence: Evidence, pid: int) -> dict[str, Any]:
     """``{uid, rss_mib}`` from /proc/PID/status."""
     text = evidence.read("/proc/%d/status" % pid, 16384).text
     uid = re.search(r"^Uid:\s+(\d+)", text, re.MULTILINE)
@@ -179,16 +193,18 @@ def status(evidence: Evidence, pid: int) -> dict[str, Any]:
     return {"uid": int(uid[1]) if uid else None, "rss_mib": int(rss[1]) // 1024 if rss else None}
 
 
-def unit(evidence: Evidence, pid: int) -> str | None:
+def find_unit(evidence: Evidence, pid: int) -> str | None:
     """The systemd service that the process belongs to; None for a session or a container's own tree."""
     text = evidence.read("/proc/%d/cgroup" % pid, 16384).text
     parts = [part for line in text.splitlines() for part in line.rpartition(":")[2].split("/")]
     return next((part for part in reversed(parts) if part.endswith(".service") and not part.startswith("user@")), None)
 
 
-def output(evidence: Evidence, pid: int, errors: Errors) -> str | None:
-    """The file that standard error goes to, or else standard output: where progress is shown. None for a pipe, a
-    socket, a terminal."""
+def find_output(evidence: Evidence, pid: int, errors: Errors) -> str | None:
+    """The file that standard error goes to, or else standard output: where progress is shown.
+
+    None for a pipe, a socket, a terminal.
+    """
     listing = evidence.list("/proc/%d/fd" % pid)
     if not listing.ok:
         if listing.status == DENIED:

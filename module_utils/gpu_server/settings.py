@@ -1,19 +1,22 @@
-"""The settings of the process against those that the inventory means: a difference is a restart that is pending, or
-never happened."""
+"""The settings of the process against those that the inventory means.
+
+A difference is a restart that is pending, or never happened.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
 from ..gpu_host.evidence import secrets
-from .engines import Engine, full_name, names_of_setting
+from .engines import Engine, find_full_name, find_names_of_setting
 
 
-def differences(
+def compare_settings(
     expected: dict[str, Any], live: dict[str, Any], environment: dict[str, str] | None, engine: Engine | None = None
 ) -> list[dict[str, Any]] | None:
-    """``[{name, expected, live}]`` of `expected.arguments` and `expected.environment`; `live` None where the process
-    has no such setting.
+    """``[{name, expected, live}]`` of `expected.arguments` and `expected.environment`.
+
+    `live` None where the process has no such setting.
 
     None where the environment is expected but cannot be read, so that the answer is not known. Secrets are never
     compared.
@@ -23,7 +26,7 @@ def differences(
         flag = str(name).lstrip("-").replace("_", "-")
         if secrets.is_secret_name(flag.encode()):
             continue
-        names = names_of_setting(full_name(engine, flag) if engine else flag)
+        names = find_names_of_setting(find_full_name(engine, flag) if engine else flag)
         have = next((live[one] for one in names if one in live), None)
         want = _words(value)
         if want != _words(have):

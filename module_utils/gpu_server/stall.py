@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .engines import patience_of_phase
+from .engines import find_patience_of_phase
 
 GROWTH_MIB = 16  # memory that moves by less is noise
 SPIN_ADVICE = (
@@ -19,11 +19,11 @@ SPIN_ADVICE = (
 )
 
 
-def patience(phase: str | None, scale: float = 1.0) -> float:
-    return patience_of_phase(phase) * scale
+def find_patience(phase: str | None, scale: float = 1.0) -> float:
+    return find_patience_of_phase(phase) * scale
 
 
-def progress_between(before: dict[str, Any], after: dict[str, Any]) -> str | None:
+def describe_progress(before: dict[str, Any], after: dict[str, Any]) -> str | None:
     """What moved between two looks (`moving` of the facts), as a word for a person; None where nothing did."""
     if after["log_lines"] != before["log_lines"] or after["last_line"] != before["last_line"]:
         return "the log"
@@ -38,7 +38,7 @@ def progress_between(before: dict[str, Any], after: dict[str, Any]) -> str | Non
     return None
 
 
-def moving(facts: dict[str, Any]) -> dict[str, Any]:
+def select_moving(facts: dict[str, Any]) -> dict[str, Any]:
     """What can move in a start, small enough to keep from look to look."""
     ranks, log = facts["ranks"], facts["log"]
     return {
@@ -53,7 +53,7 @@ def moving(facts: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def cause(facts: dict[str, Any], before: dict[str, Any] | None = None) -> dict[str, str]:
+def find_cause(facts: dict[str, Any], before: dict[str, Any] | None = None) -> dict[str, str]:
     """The most likely reason for a start that does not move: ``{cause, what, advice}``."""
     ranks, gpu, log = facts["ranks"], facts["gpu"], facts["log"]
     stuck = [rank for rank in ranks if rank["state"] == "D"]

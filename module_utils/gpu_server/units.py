@@ -33,7 +33,7 @@ def show_command(name: str) -> tuple[str, ...]:
     return ("systemctl", "show", name, "--no-pager", "--property=" + PROPERTIES)
 
 
-def find(evidence: Evidence) -> list[str]:
+def find_units(evidence: Evidence) -> list[str]:
     """Units whose names say that they serve models, loaded on this host; empty without systemd."""
     outcome = evidence.run(LIST_COMMAND, SECONDS)
     if outcome.status == NOT_CAPTURED:
@@ -42,10 +42,11 @@ def find(evidence: Evidence) -> list[str]:
     return [words[0] for words in names if words and is_server_unit(words[0]) and "not-found" not in words]
 
 
-def read(evidence: Evidence, name: str, errors: Errors) -> dict[str, Any] | None:
-    """``{name, loaded, active, sub, result, exit_status, restarts, invocation, needs_reload, file, enabled, output,
-    main_pid, user,
-    started_after_boot_s}``.
+def read_unit(evidence: Evidence, name: str, errors: Errors) -> dict[str, Any] | None:
+    """What systemd says of the unit.
+
+    ``{name, loaded, active, sub, result, exit_status, restarts, invocation, needs_reload, file, enabled, output,
+    main_pid, user, started_after_boot_s}``.
 
     None where systemd cannot be asked.
     """
@@ -77,8 +78,10 @@ def read(evidence: Evidence, name: str, errors: Errors) -> dict[str, Any] | None
 
 
 def _output(evidence: Evidence, values: dict[str, str]) -> str | None:
-    """Where standard error goes, such as journal or append:/var/log/x. `systemctl show` leaves the path out; the unit's
-    files have it."""
+    """Where standard error goes, such as journal or append:/var/log/x.
+
+    `systemctl show` leaves the path out; the unit's files have it.
+    """
     kind = (
         values.get("StandardError")
         if values.get("StandardError") not in (None, "", "inherit")

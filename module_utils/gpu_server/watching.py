@@ -1,5 +1,6 @@
-"""Waits for a server by evidence: look after look, until it is ready, has failed, or is stuck; never by a bare
-time-out.
+"""Waits for a server by evidence: look after look, until it is ready, has failed, or is stuck.
+
+Never by a bare time-out.
 
 Pure: `Watch.look` is given the facts of each look and the time, and says what to show and whether that was the last
 one.
@@ -45,7 +46,7 @@ class Watch:
         if self.began is None:
             self.began = self._moved_at = now
         moving, before = facts["moving"], self._before
-        moved = stall.progress_between(before, moving) if before else "the first look"
+        moved = stall.describe_progress(before, moving) if before else "the first look"
         if moved:
             self._moved_at = now
         self._before = moving
@@ -65,7 +66,7 @@ class Watch:
                 facts, "it ended and systemd started it again (%d times): " % (restarts - self._restarts)
             )
         if state == "ready":
-            return Verdict("ready", "ready after %s" % duration(waited))
+            return Verdict("ready", "ready after %s" % format_duration(waited))
         if state == "failed" or (state == "unhealthy" and facts["fault"]):
             return self._failed(facts)
         if state in ("absent", "stopped"):
@@ -74,7 +75,7 @@ class Watch:
             return Verdict(
                 "failed", "it does not run: %s" % facts["why"], "Start it, and look at its unit and its log."
             )
-        return self._stuck(facts, now, unmoved) or Verdict("waiting", describe(facts))
+        return self._stuck(facts, now, unmoved) or Verdict("waiting", describe_start(facts))
 
     def _failed(self, facts: dict[str, Any], lead: str = "") -> Verdict:
         fault = facts["fault"]
@@ -92,7 +93,7 @@ class Watch:
 
     def _stuck(self, facts: dict[str, Any], now: float, unmoved: dict[str, Any] | None) -> Verdict | None:
         quiet, phase = now - self._moved_at, facts["log"]["phase"]
-        why = stall.cause(facts, unmoved)
+        why = stall.find_cause(facts, unmoved)
         if why["cause"] in ("rank_missing", "kernel"):
             self._missing_since = now if self._missing_since is None else self._missing_since
             if now - self._missing_since >= MISSING_RANK_SECONDS * self.scale:
@@ -101,10 +102,10 @@ class Watch:
             self._missing_since = None
         # One look may find a log that has been silent for long; that nothing else moves takes a second look.
         long_quiet = facts["state"] == "stalled" and unmoved is not None
-        if long_quiet or quiet > stall.patience(phase, self.scale):
+        if long_quiet or quiet > stall.find_patience(phase, self.scale):
             return self._stalled(facts, why, max(quiet, facts["log"]["age_s"] or 0.0) if long_quiet else quiet)
         if self.limit_s and now - (self.began or now) > self.limit_s:
-            return self._stalled(facts, why, quiet, "not ready within %s; " % duration(self.limit_s))
+            return self._stalled(facts, why, quiet, "not ready within %s; " % format_duration(self.limit_s))
         return None
 
     @staticmethod
@@ -112,13 +113,13 @@ class Watch:
         doing = describe_phase(facts["log"]["phase"]) or "starts (no phase known)"
         return Verdict(
             "stalled",
-            "%sit %s, and nothing has moved for %s: %s" % (lead, doing, duration(since), why["what"]),
+            "%sit %s, and nothing has moved for %s: %s" % (lead, doing, format_duration(since), why["what"]),
             why["advice"],
             cause=why["cause"],
         )
 
 
-def describe(facts: dict[str, Any]) -> str:
+def describe_start(facts: dict[str, Any]) -> str:
     """ "loads weights 41/83, 4 min left": what a start does now."""
     log = facts["log"]
     text = describe_phase(log["phase"]) or "starts"
@@ -126,7 +127,7 @@ def describe(facts: dict[str, Any]) -> str:
     if progress and progress["phase"] == log["phase"] and progress["done"] < progress["total"]:
         text += " %d/%d" % (progress["done"], progress["total"])
         if progress["left_s"]:
-            text += ", %s left" % duration(progress["left_s"])
+            text += ", %s left" % format_duration(progress["left_s"])
     if facts["compilers"]:
         text += "; %d compilers run" % len(facts["compilers"])
     if facts["gpu"]["highest_mib"]:
@@ -134,13 +135,13 @@ def describe(facts: dict[str, Any]) -> str:
     return text
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     if seconds < 90:
         return "%d s" % round(seconds)
     return "%d min" % round(seconds / 60) if seconds < 5400 else "%.1f h" % (seconds / 3600)
 
 
-def of_answers(facts: dict[str, Any], model: str | None, context: int | None) -> Verdict:
+def judge_answers(facts: dict[str, Any], model: str | None, context: int | None) -> Verdict:
     """What a server that says that it is ready is worth: the right model, the right context, and a real answer."""
     api, asked = facts["api"], facts["generation"]
     if model and api["model"] and model not in (api["models"] or ()):

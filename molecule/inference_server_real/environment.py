@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Make the environment of the real engine once, in .cache/engine/venv: `environment.py`. `environment.py why-not`: why
-it cannot be made.
+"""Make the environment of the real engine once, in .cache/engine/venv: `environment.py`.
+
+`environment.py why-not`: why it cannot be made.
 
 It is a virtual environment of Debian 12's Python 3.11, filled by pip of whichever Python runs this, and mounted into
 the hosts of the scenario.

@@ -29,8 +29,10 @@ def main(directory: str) -> None:
     fast.save_pretrained(directory)
     size = 32
     config = LlamaConfig(
-        vocab_size=len(WORDS), hidden_size=size, intermediate_size=2 * size, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=2,
-        max_position_embeddings=256, bos_token_id=0, eos_token_id=1, pad_token_id=1, tie_word_embeddings=False, dtype="float32",
+        vocab_size=len(WORDS), hidden_size=size, intermediate_size=2 * size, num_hidden_layers=1, num_attention_heads=2,
+        num_key_value_heads=2,
+        max_position_embeddings=256, bos_token_id=0, eos_token_id=1, pad_token_id=1, tie_word_embeddings=False,
+        dtype="float32",
     )  # fmt: skip
     model = LlamaForCausalLM(config)
     layer = model.model.layers[0]

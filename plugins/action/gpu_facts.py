@@ -9,17 +9,12 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from pathlib import Path
 from typing import Any
 
-import ansible.module_utils
 from ansible.errors import AnsibleActionFail
-from ansible.plugins.action import ActionBase
+from ansible.plugins.loader import action_loader
 
-_OURS = str(Path(__file__).resolve().parents[2] / "module_utils")
-if _OURS not in ansible.module_utils.__path__:
-    ansible.module_utils.__path__.append(_OURS)
-
+Base: Any = action_loader.get("gpu_host_action", class_only=True)
 replay = importlib.import_module("ansible.module_utils.gpu_host.evidence.replay")
 # The readers are imported here because the strategy imports this file before it forks a worker for every host: once a
 # run, not once a host.
@@ -27,11 +22,8 @@ for _reader in ("gpu_host.gather", "gpu_host.p2p_probe", "gpu_host.proxmox", "gp
     importlib.import_module("ansible.module_utils." + _reader)
 
 
-class ActionModule(ActionBase):
+class ActionModule(Base):  # type: ignore[misc]
     """Runs the module, or its `facts` function on a bundle without a connection to the host."""
-
-    _supports_check_mode = True
-    _supports_async = False
 
     def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         result: dict[str, Any] = super().run(tmp, task_vars)
@@ -50,14 +42,14 @@ class ActionModule(ActionBase):
                 module_name=name, module_args=arguments, task_vars=self._with_interpreter(task_vars)
             )
             return live
-        path = replay.find(str(bundle), (task_vars.get("inventory_dir"), os.getcwd()))
+        path = replay.find_bundle(str(bundle), (task_vars.get("inventory_dir"), os.getcwd()))
         module = self._shared_loader_obj.module_loader.find_plugin(name, mod_type=".py")
         if module is None:
             raise AnsibleActionFail(
                 "the module %s is not on the library path; run from the directory that holds ansible.cfg" % name
             )
         try:
-            recorded: dict[str, Any] = replay.facts(module, arguments, path)
+            recorded: dict[str, Any] = replay.replay_facts(module, arguments, path)
         except ValueError as error:
             raise AnsibleActionFail(
                 str(error)
@@ -65,8 +57,10 @@ class ActionModule(ActionBase):
         return recorded
 
     def _with_interpreter(self, task_vars: dict[str, Any]) -> dict[str, Any]:
-        """On the controller itself, the Python that runs the playbook: discovery may find one that does not work (a
-        version manager's)."""
+        """On the controller itself, the Python that runs the playbook.
+
+        Discovery may find one that does not work (a version manager's).
+        """
         if getattr(self._connection, "transport", "") != "local" or "ansible_python_interpreter" in task_vars:
             return task_vars
         return {**task_vars, "ansible_python_interpreter": task_vars.get("ansible_playbook_python") or sys.executable}

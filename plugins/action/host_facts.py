@@ -7,12 +7,17 @@ and waits for the slowest.
 from __future__ import annotations
 
 import importlib
+import os
 from typing import Any
 
+from ansible.errors import AnsibleActionFail
 from ansible.plugins.loader import action_loader
 
 Facts: Any = action_loader.get("gpu_facts", class_only=True)  # which puts our module_utils in reach, too
 wanted = importlib.import_module("ansible.module_utils.gpu_host.probe.wanted")
+bundles = importlib.import_module("ansible.module_utils.gpu_host.evidence.bundle")
+anonymiser = importlib.import_module("ansible.module_utils.gpu_host.evidence.anonymise")
+files = importlib.import_module("ansible.module_utils.gpu_report.files")
 detection = importlib.import_module("ansible.module_utils.gpu_server.detection")
 
 _MODES = ("auto", "true", "false")
@@ -29,6 +34,8 @@ _ARGUMENT_SPEC = {
     "server_api_key": {"type": "str", "no_log": True},
     "server_generate": {"type": "str", "choices": ["never", "idle", "always"], "default": "idle"},
     "server_expected": {"type": "dict", "default": {}},
+    "capture_dest": {"type": "path"},
+    "capture_anonymous": {"type": "bool", "default": False},
 }
 
 
@@ -36,14 +43,18 @@ class ActionModule(Facts):  # type: ignore[misc]
     """Ends at the first module that fails, with what was gathered before it."""
 
     def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        result: dict[str, Any] = super(Facts, self).run(tmp, task_vars)
-        _validation, args = self.validate_argument_spec(argument_spec=_ARGUMENT_SPEC)
+        result, args = self.begin_task(tmp, task_vars, _ARGUMENT_SPEC)
         result.update(changed=False, ansible_facts={})
-        if not self._add(result, "gpu_facts", {"gather_subset": args["gather_subset"]}, args, task_vars):
+        # What the modules recorded, each as the text of a bundle. It is no part of the result: Ansible copies every
+        # value of a result for every callback.
+        recorded: list[str] = []
+        if not self._add(result, "gpu_facts", {"gather_subset": args["gather_subset"]}, args, recorded):
             return result
         for name, arguments in self._others(args, result["ansible_facts"]["gpu_host"]):
-            if not self._add(result, name, arguments, args, task_vars):
-                break
+            if not self._add(result, name, arguments, args, recorded):
+                return result
+        if args["capture_dest"]:
+            result.update(self._write_bundle(recorded, args["capture_dest"], args["capture_anonymous"]))
         return result
 
     @staticmethod
@@ -70,18 +81,36 @@ class ActionModule(Facts):  # type: ignore[misc]
         return found
 
     def _add(
-        self,
-        result: dict[str, Any],
-        name: str,
-        arguments: dict[str, Any],
-        args: dict[str, Any],
-        task_vars: dict[str, Any] | None,
+        self, result: dict[str, Any], name: str, arguments: dict[str, Any], args: dict[str, Any], recorded: list[str]
     ) -> bool:
-        """Gather by one module into `result`; whether it went well."""
+        """Gather by one module into `result` and, where a bundle is written, `recorded`; whether it went well."""
         given = {key: value for key, value in arguments.items() if value is not None}
-        answer = self.facts_of(name, given, args["bundle"], task_vars or {})
+        if args["capture_dest"]:
+            given["capture"] = True
+        answer = self.facts_of(name, given, args["bundle"], self._vars)
+        recorded.append(answer.pop("bundle_text", ""))
         result["ansible_facts"].update(answer.get("ansible_facts") or {})
         if answer.get("failed") or answer.get("unreachable"):
             result.update({**answer, "ansible_facts": result["ansible_facts"]})
             return False
         return True
+
+    def _write_bundle(self, recorded: list[str], dest: str, anonymous: bool) -> dict[str, Any]:
+        """Write one bundle of all that was recorded, whole or not at all:
+
+        ``{changed, dest, records, size_bytes, msg}``.
+        """
+        path = os.path.abspath(os.path.expanduser(dest))
+        try:
+            text, count = bundles.join_bundles(recorded)
+        except ValueError as error:
+            raise AnsibleActionFail("What the host sent is no bundle, nothing was written: %s" % error) from None
+        data = bundles.compress_bundle(anonymiser.anonymise_bundle(text) if anonymous else text)
+        changed = files.read_or_none(path) != data
+        if changed and not self._task.check_mode:
+            try:
+                files.write_file(path, data, mode=0o600)
+            except OSError as error:
+                raise AnsibleActionFail("%s cannot be written: %s" % (path, error.strerror or error)) from None
+        message = "%s: %d answers, %d KiB" % (path, count, len(data) // 1024)
+        return {"changed": changed, "dest": path, "records": count, "size_bytes": len(data), "msg": message}

@@ -1,5 +1,4 @@
-"""The inference server of a live host, or of a recorded one on the controller: the same way as
-plugins/action/gpu_facts.py."""
+"""The inference server of a live or a recorded host: the same way as plugins/action/gpu_facts.py."""
 
 from __future__ import annotations
 

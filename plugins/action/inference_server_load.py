@@ -1,51 +1,39 @@
-"""Runs the loads of a benchmark one after the other and says what they mean; library/inference_server_load.py documents
-it."""
+"""Runs the loads of a benchmark one after the other and says what they mean.
+
+Library/inference_server_load.py documents it.
+"""
 
 from __future__ import annotations
 
 import importlib
 import json
 import os
-import shlex
 import time
 from pathlib import Path
 from typing import Any
 
-import ansible.module_utils
-from ansible.errors import AnsibleActionFail, AnsibleConnectionFailure
-from ansible.plugins.action import ActionBase
-from ansible.utils.display import Display
+from ansible.errors import AnsibleActionFail
+from ansible.plugins.loader import action_loader
 
-_OURS = str(Path(__file__).resolve().parents[2] / "module_utils")
-if _OURS not in ansible.module_utils.__path__:
-    ansible.module_utils.__path__.append(_OURS)
-
+Base: Any = action_loader.get("gpu_host_action", class_only=True)
 benchmark = importlib.import_module("ansible.module_utils.gpu_server.load.benchmark")
 generators = importlib.import_module("ansible.module_utils.gpu_server.load.generators")
 files = importlib.import_module("ansible.module_utils.gpu_report.files")
-display = Display()
-FIRST_LOOK_SECONDS, LAST_LOOK_SECONDS = 0.3, 3.0
 SHOW_SECONDS, REPEAT_SECONDS = 10.0, 30.0  # what changed is shown after the first, what did not after the second
-BROKEN_LOOKS = 12  # a connection may break for a moment; the load runs on
 END_SECONDS = 60  # beyond its limit, for the generator to be ended
+ARGUMENT_SPEC = {
+    **generators.ARGUMENTS,
+    "targets": {"type": "dict", "default": {}},
+    "baseline": {"type": "path"},
+    "report": {"type": "path"},
+}
 
 
-class ActionModule(ActionBase):
+class ActionModule(Base):  # type: ignore[misc]
     """The module is asked once which generator there is, and once a load; what is printed and judged is done here."""
 
-    _supports_check_mode = True
-    _supports_async = False
-
     def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        result: dict[str, Any] = super().run(tmp, task_vars)
-        _spec, args = self.validate_argument_spec(
-            argument_spec={
-                **generators.ARGUMENTS,
-                "targets": {"type": "dict", "default": {}},
-                "baseline": {"type": "path"},
-                "report": {"type": "path"},
-            }
-        )
+        result, args = self.begin_task(tmp, task_vars, ARGUMENT_SPEC)
         if self._task.check_mode:
             return {
                 **result,
@@ -54,14 +42,13 @@ class ActionModule(ActionBase):
                 "cells": [],
                 "findings": [],
             }
-        self._host, self._vars = (task_vars or {}).get("inventory_hostname", "?"), task_vars or {}
         before = self._baseline(args["baseline"])
         generator = self._find(args)
-        before, notes = benchmark.comparable(before, generator)
+        before, notes = benchmark.choose_baseline(before, generator)
         for note in notes:
-            self._show(note)
+            self.show_line(note)
         cells = self._measure(args, generator, before)
-        findings = benchmark.findings(cells, args["targets"], before)
+        findings = benchmark.find_shortfalls(cells, args["targets"], before)
         if len(cells) < len(args["cells"]):
             findings.append(
                 {
@@ -70,7 +57,8 @@ class ActionModule(ActionBase):
                 }
             )
         report = {
-            "host": self._host, "model": args["model"], "at": time.time(), "generator": {**generator, "command": cells[-1]["command"]},
+            "host": self._host, "model": args["model"], "at": time.time(),
+            "generator": {**generator, "command": cells[-1]["command"]},
             "targets": args["targets"], "notes": notes, "cells": cells, "findings": findings,
         }  # fmt: skip
         if args["report"]:
@@ -86,16 +74,13 @@ class ActionModule(ActionBase):
         result["msg"] = "; ".join(finding["text"] for finding in findings) or "every target is reached"
         return result
 
-    def _show(self, text: str) -> None:
-        display.display("  [%s] %s" % (self._host, text))
-
     def _find(self, args: dict[str, Any]) -> dict[str, Any]:
         """Which generator measures, shown with what spoke against better ones."""
-        self._show("looking for a load generator (%s)" % args["generator"])
+        self.show_line("looking for a load generator (%s)" % args["generator"])
         found: dict[str, Any] = self._call(args, step="find", cells=args["cells"])["generator"]
         for one in found["passed_over"]:
-            self._show("not %s: %s" % (one["name"], one["why"]))
-        self._show("load generator: %s" % benchmark.generator_name(found))
+            self.show_line("not %s: %s" % (one["name"], one["why"]))
+        self.show_line("load generator: %s" % benchmark.generator_name(found))
         return found
 
     def _measure(
@@ -105,15 +90,15 @@ class ActionModule(ActionBase):
         cells: list[dict[str, Any]] = []
         for number, cell in enumerate(args["cells"], start=1):
             name = "load %d of %d" % (number, len(args["cells"]))
-            self._show("%s: %s" % (name, ", ".join("%s %s" % item for item in cell.items())))
+            self.show_line("%s: %s" % (name, ", ".join("%s %s" % item for item in cell.items())))
             directory = self._call(args, step="run", how=generator, cells=[cell])["directory"]
             try:
                 done = self._follow(name, directory, args["time_limit"])
             finally:
-                self._low_level_execute_command("rm -rf -- %s" % shlex.quote(directory))
+                self.remove_directory(directory)
             cells.append({**done["cell"], "command": done["command"]})
-            for line in benchmark.table(cells[-1:], before):
-                self._show(line)
+            for line in benchmark.render_table(cells[-1:], before):
+                self.show_line(line)
             if cells[-1]["seconds"] is None:
                 break
         return cells
@@ -130,38 +115,21 @@ class ActionModule(ActionBase):
 
     def _follow(self, name: str, directory: str, limit: int) -> dict[str, Any]:
         """Look at a load until it has ended. Each look also tells it that it is still wanted."""
-        ask = (
-            "cd %s && touch alive && { cat progress 2>/dev/null; echo; if [ -e result.json ]; then echo; echo ended; "
-            "cat result.json; "
-            "else kill -0 $(cat pid) 2>/dev/null || { [ -e result.json ] || echo gone; }; fi; }"
-        ) % shlex.quote(directory)
-        began = shown = time.monotonic()
-        wait, broken, gone, last = FIRST_LOOK_SECONDS, 0, 0, ""
-        while True:
-            time.sleep(wait)
-            wait = min(wait * 1.5, LAST_LOOK_SECONDS)
-            try:
-                text = (self._low_level_execute_command(ask).get("stdout") or "").replace("\r\n", "\n")
-                broken = 0
-            except AnsibleConnectionFailure:
-                broken += 1
-                if broken > BROKEN_LOOKS:
-                    raise
-                continue
-            progress, _mark, rest = text.partition("\n")
-            state, _newline, content = rest.lstrip("\n").partition("\n")
-            if state == "ended":
-                return self._read(content)
-            gone = gone + 1 if state.strip() == "gone" else 0
-            now = time.monotonic()
-            if gone > 1:
-                raise AnsibleActionFail("%s was ended from outside (a kill, or the memory ran out)" % name)
-            if now - began > limit + END_SECONDS:
-                raise AnsibleActionFail("%s: no result %d s after its time limit" % (name, END_SECONDS))
-            line = self._progress(progress)
-            if now - shown >= (SHOW_SECONDS if line != last else REPEAT_SECONDS):
-                shown, last = now, line
-                self._show("%s: %s, %d s" % (name, line, now - began))
+        shown, last = 0.0, ""
+
+        def look(text: str, seconds: float) -> None:
+            nonlocal shown, last
+            line = self._progress(text)
+            if seconds - shown >= (SHOW_SECONDS if line != last else REPEAT_SECONDS):
+                shown, last = seconds, line
+                self.show_line("%s: %s, %d s" % (name, line, seconds))
+
+        _progress, content = self.follow_detached(
+            directory, output="progress", end="result.json", label=name, limit=limit + END_SECONDS, look=look
+        )
+        if content is None:
+            raise AnsibleActionFail("%s: no result %d s after its time limit" % (name, END_SECONDS))
+        return self._read(content)
 
     @staticmethod
     def _progress(text: str) -> str:
@@ -196,6 +164,6 @@ class ActionModule(ActionBase):
     @staticmethod
     def _write(path: str, report: dict[str, Any]) -> None:
         try:
-            files.write(path, (json.dumps(report, indent=1) + "\n").encode())
+            files.write_file(path, (json.dumps(report, indent=1) + "\n").encode())
         except OSError as error:
             raise AnsibleActionFail("The report %s cannot be written: %s" % (path, error.strerror)) from error

@@ -4,95 +4,83 @@ from __future__ import annotations
 
 import importlib
 import time
-from pathlib import Path
 from typing import Any
 
-import ansible.module_utils
 from ansible.errors import AnsibleActionFail
-from ansible.plugins.action import ActionBase
-from ansible.utils.display import Display
+from ansible.plugins.loader import action_loader
 
-_OURS = str(Path(__file__).resolve().parents[2] / "module_utils")
-if _OURS not in ansible.module_utils.__path__:
-    ansible.module_utils.__path__.append(_OURS)
-
+Base: Any = action_loader.get("gpu_host_action", class_only=True)
 watching = importlib.import_module("ansible.module_utils.gpu_server.watching")
-display = Display()
-BROKEN_LOOKS = 12  # in a row: a host that is gone, not one that is busy
 REPEAT_SECONDS = 60.0  # a line that stays the same is shown again after this
+ARGUMENT_SPEC = {
+    "unit": {"type": "str"},
+    "port": {"type": "int"},
+    "log": {"type": "path"},
+    "api_key": {"type": "str", "no_log": True},
+    "model": {"type": "str"},
+    "context_length": {"type": "int"},
+    "expected_text": {"type": "str"},
+    "interval": {"type": "float", "default": 5.0},
+    "patience_scale": {"type": "float", "default": 1.0},
+    "limit": {"type": "int", "default": 7200},
+}
 
 
-class ActionModule(ActionBase):
+class ActionModule(Base):  # type: ignore[misc]
     """Each look is one call of the facts module; what it means is judged here."""
 
-    _supports_check_mode = True
-    _supports_async = False
-
     def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        result: dict[str, Any] = super().run(tmp, task_vars)
-        _spec, args = self.validate_argument_spec(
-            argument_spec={
-                "unit": {"type": "str"},
-                "port": {"type": "int"},
-                "log": {"type": "path"},
-                "api_key": {"type": "str", "no_log": True},
-                "model": {"type": "str"},
-                "context_length": {"type": "int"},
-                "expected_text": {"type": "str"},
-                "interval": {"type": "float", "default": 5.0},
-                "patience_scale": {"type": "float", "default": 1.0},
-                "limit": {"type": "int", "default": 7200},
-            }
-        )
+        result, args = self.begin_task(tmp, task_vars, ARGUMENT_SPEC)
         if self._task.check_mode:
             return {**result, "changed": False, "msg": "would wait for the server", "state": "skipped", "history": []}
-        self._host = (task_vars or {}).get("inventory_hostname", "?")
         began = time.monotonic()
         watch = watching.Watch(scale=args["patience_scale"], limit_s=float(args["limit"]))
-        verdict = self._wait(watch, args, task_vars or {})
+        verdict = self._wait(watch, args)
         if verdict.state == "ready":
-            verdict = self._ask(verdict, args, task_vars or {})
+            verdict = self._ask(verdict, args)
             watch.history.append(verdict.message)
+        advice = " " + verdict.advice if verdict.advice and verdict.state != "ready" else ""
         result.update(
-            changed=False, state=verdict.state, phase=verdict.phase, cause=verdict.cause, advice=verdict.advice, history=watch.history,
+            changed=False, state=verdict.state, phase=verdict.phase, cause=verdict.cause, advice=verdict.advice,
+            history=watch.history,
             seconds=round(time.monotonic() - began, 1), failed=verdict.state != "ready",
-            msg="%s: %s%s" % (verdict.state, verdict.message, " " + verdict.advice if verdict.advice and verdict.state != "ready" else ""),
+            msg="%s: %s%s" % (verdict.state, verdict.message, advice),
         )  # fmt: skip
         return result
 
-    def _wait(self, watch: Any, args: dict[str, Any], task_vars: dict[str, Any]) -> Any:
+    def _wait(self, watch: Any, args: dict[str, Any]) -> Any:
         shown, shown_at = "", 0.0
         while True:
-            verdict = watch.look(self._facts(args, task_vars, light=True, generate="never"), time.monotonic())
+            verdict = watch.look(self._facts(args, light=True, generate="never"), time.monotonic())
             if verdict.message != shown or time.monotonic() - shown_at > REPEAT_SECONDS:
-                display.display("  [%s] %s" % (self._host, verdict.message))
+                self.show_line(verdict.message)
                 shown, shown_at = verdict.message, time.monotonic()
             if verdict.state != "waiting":
                 return verdict
             time.sleep(max(0.1, args["interval"]))
 
-    def _ask(self, before: Any, args: dict[str, Any], task_vars: dict[str, Any]) -> Any:
-        facts = self._facts(args, task_vars, light=True, generate="always", expected_text=args["expected_text"])
+    def _ask(self, before: Any, args: dict[str, Any]) -> Any:
+        facts = self._facts(args, light=True, generate="always", expected_text=args["expected_text"])
         if facts["state"] not in ("ready", "unhealthy"):
             return watching.Verdict(
                 "failed", "it was ready, and is %s: %s" % (facts["state"], facts["why"]), phase=before.phase
             )
-        verdict = watching.of_answers(facts, args["model"], args["context_length"])
+        verdict = watching.judge_answers(facts, args["model"], args["context_length"])
         verdict.phase = before.phase
         if verdict.state == "ready":
             verdict.message = "%s; %s" % (before.message, verdict.message)
-        display.display("  [%s] %s" % (self._host, verdict.message))
+        self.show_line(verdict.message)
         return verdict
 
-    def _facts(self, args: dict[str, Any], task_vars: dict[str, Any], **more: Any) -> dict[str, Any]:
+    def _facts(self, args: dict[str, Any], **more: Any) -> dict[str, Any]:
         module_args = {
             name: args[name] for name in ("unit", "port", "log", "api_key", "patience_scale") if args[name] is not None
         }
         module_args.update({name: value for name, value in more.items() if value is not None})
         problem = ""
-        for _look in range(BROKEN_LOOKS):
+        for _look in range(self.BROKEN_LOOKS):
             answer = self._execute_module(
-                module_name="inference_server_facts", module_args=module_args, task_vars=task_vars
+                module_name="inference_server_facts", module_args=module_args, task_vars=self._vars
             )
             facts = (answer.get("ansible_facts") or {}).get("inference_server")
             if facts:
@@ -101,4 +89,4 @@ class ActionModule(ActionBase):
             if not answer.get("unreachable"):
                 raise AnsibleActionFail("The server could not be looked at: %s" % problem)
             time.sleep(5)
-        raise AnsibleActionFail("The host did not answer %d times in a row: %s" % (BROKEN_LOOKS, problem))
+        raise AnsibleActionFail("The host did not answer %d times in a row: %s" % (self.BROKEN_LOOKS, problem))

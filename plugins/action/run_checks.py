@@ -7,67 +7,67 @@ import datetime
 import importlib
 import json
 import os
-from pathlib import Path
 from typing import Any
 
-import ansible.module_utils
 from ansible.errors import AnsibleActionFail
-from ansible.plugins.action import ActionBase
+from ansible.plugins.loader import action_loader
 
-_OURS = str(Path(__file__).resolve().parents[2] / "module_utils")
-if _OURS not in ansible.module_utils.__path__:
-    ansible.module_utils.__path__.append(_OURS)
+Base: Any = action_loader.get("gpu_host_action", class_only=True)
 
 
 def _ours(name: str) -> Any:
     return importlib.import_module("ansible.module_utils." + name)
 
 
-checks, engine, evaluator, loaded, subject, verdict, waivers = map(
+check_files, engine, evaluator, check_cache, subject, verdict, waivers = map(
     _ours,
-    ("gpu_checks." + name for name in ("checks", "engine", "evaluator", "loaded", "subject", "verdict", "waivers")),
+    (
+        "gpu_checks." + name
+        for name in ("check_files", "engine", "evaluator", "check_cache", "subject", "verdict", "waivers")
+    ),
 )
 digest = _ours("gpu_report.digest")
 
 _LISTS = ("tags", "skip_tags", "only", "exclude", "run_tags", "run_skip_tags")
 _ARGUMENT_SPEC = {
-    "checks_dir": {"type": "path", "default": loaded.OWN},
+    "checks_dir": {"type": "path", "default": check_cache.OWN},
     "expected": {"type": "dict", "default": {}},
     "waivers": {"type": "raw", "default": []},
     **{name: {"type": "list", "elements": "str", "default": []} for name in _LISTS},
 }
 
 
-with contextlib.suppress(checks.ChecksError):  # a fault is told by the task
-    loaded.of()
+with contextlib.suppress(check_files.ChecksError):  # a fault is told by the task
+    check_cache.load_checks_cached()
 
 
-class ActionModule(ActionBase):
+class ActionModule(Base):  # type: ignore[misc]
     """One task judges one host by every check; nothing runs on the host."""
 
     _requires_connection = False
-    _supports_check_mode = True
-    _supports_async = False
 
     def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        result: dict[str, Any] = super().run(tmp, task_vars)
-        task_vars = task_vars or {}
-        _validation, arguments = self.validate_argument_spec(argument_spec=_ARGUMENT_SPEC)
+        result, arguments = self.begin_task(tmp, task_vars, _ARGUMENT_SPEC)
+        task_vars = self._vars
         try:
-            every = loaded.of(arguments["checks_dir"])
-        except checks.ChecksError as error:
+            every = check_cache.load_checks_cached(arguments["checks_dir"])
+        except check_files.ChecksError as error:
             raise AnsibleActionFail("The checks cannot be used:\n%s" % error) from None
-        chosen, problems = verdict.choose(every, **{name: arguments[name] for name in _LISTS})
-        waived, faults = waivers.parse(arguments["waivers"], [check.id for check in every], datetime.date.today())
+        chosen, problems = verdict.choose_checks(every, **{name: arguments[name] for name in _LISTS})
+        waived, faults = waivers.parse_waivers(
+            arguments["waivers"], [check.id for check in every], datetime.date.today()
+        )
         try:
-            host = subject.host(task_vars, self._templar.template)
+            host = subject.build_subject(task_vars, self._templar.template)
         except ValueError as error:
             raise AnsibleActionFail(str(error)) from error
-        variables = engine.variables(host, arguments["expected"], task_vars.get("inventory_hostname", ""))
+        variables = engine.make_variables(host, arguments["expected"], task_vars.get("inventory_hostname", ""))
         templar = self._templar.copy_with_new_env(available_variables=variables)
-        results = engine.evaluate(chosen, variables, evaluator.TemplarEvaluator(templar), waived)
-        result.update(verdict.of(results, problems + faults), checks_dir=os.path.abspath(arguments["checks_dir"]))
+        results = engine.evaluate_checks(chosen, variables, evaluator.TemplarEvaluator(templar), waived)
+        result.update(
+            verdict.summarise_verdict(results, problems + faults), checks_dir=os.path.abspath(arguments["checks_dir"])
+        )
         # As text: Ansible copies every value of a result for every callback, one by one, which takes longer than all
         # the checks.
-        result["report_facts"] = json.dumps(digest.of(host))
+        result["report_facts"] = json.dumps(digest.digest_facts(host))
         return result

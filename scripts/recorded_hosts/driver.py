@@ -1,5 +1,7 @@
-"""The NVIDIA driver of a model: modules, options, device nodes, libraries, packages, services and its lines in the
-kernel log."""
+"""The NVIDIA driver of a model.
+
+Modules, options, device nodes, libraries, packages, services and its lines in the kernel log.
+"""
 
 from __future__ import annotations
 
@@ -236,7 +238,10 @@ def _userspace(model: HostModel, machine: Machine, version: str, toolkit: str) -
         ),
     )
     model.command("apt-mark showhold", "".join(name + "\n" for name in packages))
-    running = "Result=success\nId=nvidia-persistenced.service\nLoadState=loaded\nActiveState=active\nSubState=running\nUnitFileState=enabled\n"
+    running = (
+        "Result=success\nId=nvidia-persistenced.service\nLoadState=loaded\nActiveState=active\nSubState=running\n"
+        "UnitFileState=enabled\n"
+    )
     missing = "Result=success\nId=%s\nLoadState=not-found\nActiveState=inactive\nSubState=dead\nUnitFileState=\n"
     first = missing % "nvidia-persistenced.service" if machine.container else running
     model.program(

@@ -6,212 +6,22 @@ from collections.abc import Sequence
 from typing import Callable
 
 from . import driver, linux, pcie, probe, server, smi
+from .epyc_board import (
+    AMD_IOMMU,
+    CARDS,
+    GIB,
+    INTEL,
+    RED_HAT,
+    STORY,
+    build_pci_tree,
+    card,
+    install_smi,
+    write_proc_bus,
+)
 from .linux import Machine
+from .proxmox import pve_kvm, pve_lxc, pve_story
 from .tree import HostModel
 
-GIB, MIB = 1 << 30, 1 << 20
-NVIDIA, AMD, INTEL, RED_HAT = 0x10DE, 0x1022, 0x8086, 0x1B36
-# The bus of each card and the NUMA node (socket) of its root complex.
-CARDS = ((0x01, 0), (0x11, 0), (0x61, 0), (0x71, 0), (0x81, 1), (0x91, 1), (0xE1, 1), (0xF1, 1))
-STORY = (
-    "public write-ups of one deployment (8x RTX PRO 6000 Blackwell Server Edition, EPYC 9335, Proxmox VE); "
-    "the shapes of outputs follow drivers 580 and 595"
-)
-
-
-def _card(
-    address: str,
-    root: str,
-    path: Sequence[str],
-    number: int,
-    *,
-    port_type: int = pcie.LEGACY_ENDPOINT,
-    numa_node: int = -1,
-    group: int | None = None,
-    driver_name: str | None = "nvidia",
-    speed: int = 1,
-) -> pcie.Device:
-    base = 0x20000000000 + number * 0x4000000000
-    return pcie.Device(
-        address,
-        NVIDIA,
-        0x2BB5,
-        0x030200,
-        (NVIDIA, 0x204E),
-        root,
-        tuple(path),
-        driver_name,
-        numa_node,
-        group,
-        port_type,
-        speed=speed,
-        irq=480 + number,
-        bars={
-            0: (base + 0x2000000000, 64 * MIB, True),
-            2: (base, 128 * GIB, True),
-            4: (base + 0x2010000000, 32 * MIB, True),
-        },
-    )
-
-
-def _epyc(model: HostModel, with_gpus: bool = True, visible_bytes: int = 4096, speed: int = 1) -> list[str]:
-    """The PCI tree of the dual-socket EPYC host; returns what the kernel log says of it."""
-    log = []
-    group = 0
-    for card, (bus, node) in enumerate(CARDS):
-        top = bus - 1
-        root = "pci0000:%02x" % top
-        host, port, address = "0000:%02x:00.0" % top, "0000:%02x:01.1" % top, "0000:%02x:00.0" % bus
-        pcie.add(
-            model,
-            pcie.Device(
-                host, AMD, 0x153A, 0x060000, (AMD, 0x153A), root, numa_node=node, iommu_group=group, revision=0
-            ),
-            visible_bytes,
-        )
-        pcie.add(
-            model,
-            pcie.Device("0000:%02x:00.2" % top, AMD, 0x153B, 0x080600, (AMD, 0x153B), root, numa_node=node, revision=0),
-            visible_bytes,
-        )
-        if with_gpus:
-            pcie.add(
-                model,
-                pcie.Device(
-                    port,
-                    AMD,
-                    0x153E,
-                    0x060400,
-                    (AMD, 0x1453),
-                    root,
-                    (),
-                    "pcieport",
-                    node,
-                    group + 1,
-                    pcie.ROOT_PORT,
-                    speed=speed,
-                    acs_control=pcie.ACS_NO_REDIRECT,
-                    buses=(top, bus, bus),
-                    revision=1,
-                    irq=40 + card,
-                ),
-                visible_bytes,
-            )
-            pcie.add(
-                model, _card(address, root, [port], card, numa_node=node, group=group + 2, speed=speed), visible_bytes
-            )
-            log += [
-                "pci %s: [10de:2bb5] type 00 class 0x030200 PCIe Legacy Endpoint" % address,
-                "pci %s: BAR 2 [mem 0x%x-0x%x 64bit pref]"
-                % (address, 0x20000000000 + card * 0x4000000000, 0x20000000000 + card * 0x4000000000 + 128 * GIB - 1),
-            ]
-        for number in (group, group + 1, group + 2) if with_gpus else (group,):
-            model.file("/sys/kernel/iommu_groups/%d/type" % number, "identity\n")
-            model.directory("/sys/kernel/iommu_groups/%d/reserved_regions" % number)
-        model.link("/sys/class/iommu/ivhd%d" % card, "../../devices/%s/0000:%02x:00.2/iommu/ivhd%d" % (root, top, card))
-        group += 3
-    # A network card and a disk, so that not everything on the bus is a GPU.
-    root = "pci0000:a0"
-    pcie.add(
-        model,
-        pcie.Device(
-            "0000:a0:00.0", AMD, 0x153A, 0x060000, (AMD, 0x153A), root, numa_node=1, iommu_group=group, revision=0
-        ),
-        visible_bytes,
-    )
-    pcie.add(
-        model,
-        pcie.Device(
-            "0000:a0:01.1",
-            AMD,
-            0x153E,
-            0x060400,
-            (AMD, 0x1453),
-            root,
-            (),
-            "pcieport",
-            1,
-            group + 1,
-            pcie.ROOT_PORT,
-            4,
-            5,
-            4,
-            4,
-            pcie.ACS_NO_REDIRECT,
-            (0xA0, 0xA1, 0xA1),
-            revision=1,
-        ),
-        visible_bytes,
-    )
-    pcie.add(
-        model,
-        pcie.Device(
-            "0000:a1:00.0",
-            0x144D,
-            0xA80A,
-            0x010802,
-            (0x144D, 0xA801),
-            root,
-            ("0000:a0:01.1",),
-            "nvme",
-            1,
-            group + 2,
-            pcie.ENDPOINT,
-            4,
-            4,
-            4,
-            4,
-            bars={0: (0xF0000000, 16384, False)},
-            revision=0,
-        ),
-        visible_bytes,
-    )
-    for number in (group, group + 1, group + 2):
-        model.file("/sys/kernel/iommu_groups/%d/type" % number, "identity\n")
-    return log
-
-
-def _proc_bus(model: HostModel) -> None:
-    """/proc/bus/pci/devices, from what sysfs shows."""
-    out = ""
-    for address in sorted(model.list("/sys/bus/pci/devices").entries):
-        text = {
-            name: model.read("/sys/bus/pci/devices/%s/%s" % (address, name)).text.strip()
-            for name in ("vendor", "device", "irq")
-        }
-        bound = [
-            line[7:]
-            for line in model.read("/sys/bus/pci/devices/%s/uevent" % address).text.splitlines()
-            if line.startswith("DRIVER=")
-        ]
-        _domain, bus, slot = address.split(":")
-        devfn = int(slot.split(".")[0], 16) << 3 | int(slot.split(".")[1])
-        out += "%s%02x\t%s%s\t%x\t%s\t%s\n" % (
-            bus,
-            devfn,
-            text["vendor"][2:],
-            text["device"][2:],
-            int(text["irq"] or 0),
-            "\t".join(["%16x" % 0] * 14),
-            "".join(bound),
-        )
-    model.file("/proc/bus/pci/devices", out)
-
-
-def _node_cells(nodes: Sequence[int]) -> list[list[str]]:
-    return [
-        ["X" if a == b else "NODE" if nodes[a] == nodes[b] else "SYS" for b in range(len(nodes))]
-        for a in range(len(nodes))
-    ]
-
-
-AMD_IOMMU = (
-    "AMD-Vi: Using global IVHD EFR:0x246577efa2254afa, EFR2:0x0",
-    "iommu: Default domain type: Passthrough (set via kernel command line)",
-    *["AMD-Vi: Found IOMMU cap 0x40" for _ in range(8)],
-    "AMD-Vi: Interrupt remapping enabled",
-    "AMD-Vi: Virtual APIC enabled",
-)
 NO_IOMMU = ("iommu: Default domain type: Translated", "iommu: DMA domain TLB invalidation policy: lazy mode")
 
 
@@ -226,22 +36,15 @@ def bare_metal(uid: int = 0) -> HostModel:
     )
     machine = Machine()
     linux.install(model, machine)
-    lines = _epyc(model, visible_bytes=64 if uid else 4096)
+    lines = build_pci_tree(model, visible_bytes=64 if uid else 4096)
     gpus = [
         smi.Gpu(i, "0000:%02x:00.0" % bus, power_w=32.4 + 0.31 * i, temperature=27 + i % 3)
         for i, (bus, _node) in enumerate(CARDS)
     ]
-    nodes = [node for _bus, node in CARDS]
-    smi.install(
-        model,
-        gpus,
-        _node_cells(nodes),
-        [linux.cpu_list(machine, node) for node in nodes],
-        [str(node) for node in nodes],
-    )
+    install_smi(model, machine, gpus)
     driver.install(model, machine, gpus)
-    probe.install(model, [gpu.address for gpu in gpus], nodes)
-    _proc_bus(model)
+    probe.install(model, [gpu.address for gpu in gpus], [node for _bus, node in CARDS])
+    write_proc_bus(model)
     log = driver.kernel_log(machine, gpus, AMD_IOMMU, gpu_lines=lines)
     if uid:
         model.command("dmesg", rc=1, stderr="dmesg: read kernel buffer failed: Operation not permitted\n")
@@ -275,8 +78,8 @@ def no_gpu() -> HostModel:
         cmdline="BOOT_IMAGE=/vmlinuz-6.8.0-64-generic root=UUID=00000000-0000-4000-8000-00000000000a ro iommu=pt quiet"
     )
     linux.install(model, machine)
-    _epyc(model, with_gpus=False)
-    _proc_bus(model)
+    build_pci_tree(model, with_gpus=False)
+    write_proc_bus(model)
     model.file("/proc/modules", "ext4 1114112 1 - Live 0x0000000000000000\nnvme 61440 2 - Live 0x0000000000000000\n")
     model.directory("/etc/modprobe.d")
     model.device("/dev/null", 1, 3)
@@ -308,21 +111,14 @@ def lxc_story() -> HostModel:
         container=True,
     )
     linux.install(model, machine)
-    lines = _epyc(model, speed=5)  # under load the links are up
+    lines = build_pci_tree(model, speed=5)  # under load the links are up
     gpus = [smi.Gpu(i, "0000:%02x:00.0" % bus) for i, (bus, _node) in enumerate(CARDS)]
     _serving(gpus, IDLE_WATTS)
     for gpu in gpus:  # a container has its own process numbers, and the driver shows those of its own processes
         gpu.processes = [(gpu.index + 412, "sglang::scheduler_TP%d" % gpu.index, 94842)]
-    nodes = [node for _bus, node in CARDS]
-    smi.install(
-        model,
-        gpus,
-        _node_cells(nodes),
-        [linux.cpu_list(machine, node) for node in nodes],
-        [str(node) for node in nodes],
-    )
+    install_smi(model, machine, gpus)
     driver.install(model, machine, gpus, toolkit="12.8")
-    _proc_bus(model)
+    write_proc_bus(model)
     model.command("dmesg", driver.kernel_log(machine, gpus, AMD_IOMMU, gpu_lines=lines))
     return model
 
@@ -375,7 +171,7 @@ def _guest(
                     revision=0,
                 ),
             )
-        device = _card(address, "pci0000:00", [port] if root_ports else [], number, speed=5)
+        device = card(address, "pci0000:00", [port] if root_ports else [], number, speed=5)
         pcie.add(model, device, 4096 if root_ports else 256)
         lines.append(
             "pci %s: BAR 2 [mem 0x%x-0x%x 64bit pref]" % (address, device.bars[2][0], device.bars[2][0] + 128 * GIB - 1)
@@ -401,7 +197,7 @@ def _guest(
     cells = [["X" if a == b else "PHB" for b in range(count)] for a in range(count)]
     smi.install(model, gpus, cells, [linux.cpu_list(machine, 0)] * count, ["0"] * count, read_write=read_write)
     driver.install(model, machine, gpus, toolkit="13.1")
-    _proc_bus(model)
+    write_proc_bus(model)
     model.command("dmesg", driver.kernel_log(machine, gpus, NO_IOMMU, gpu_lines=lines))
     return model
 
@@ -465,8 +261,6 @@ def serving() -> HostModel:
 
 def all_hosts() -> dict[str, Callable[[], HostModel]]:
     """Name -> what makes the model."""
-    from .proxmox import pve_kvm, pve_lxc, pve_story  # noqa: PLC0415  it builds on this file
-
     return {
         "bare-metal": bare_metal,
         "unprivileged": lambda: bare_metal(1000),

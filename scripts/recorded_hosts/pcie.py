@@ -1,4 +1,7 @@
-"""PCI devices of a model: sysfs directories and configuration space bytes, written as the specification lays them out."""
+"""PCI devices of a model: sysfs directories and configuration space bytes.
+
+They are written as the specification lays them out.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""What the P2P probe puts on a healthy host with PCIe Gen5 cards: the shape of a real run (two H200), the figures that
-were published."""
+"""What the P2P probe puts on a healthy host with PCIe Gen5 cards.
+
+The shape is that of a real run (two H200), the figures were published.
+"""
 
 from __future__ import annotations
 
@@ -43,21 +45,33 @@ def measured(addresses: Sequence[str], nodes: Sequence[int]) -> dict[str, Any]:
     }
     near = {(a, b): nodes[a] == nodes[b] for a in range(count) for b in range(count) if a != b}
     return {
-        "all_at_once": {"bandwidth_gb_s": _figure(178.0, 32, concurrent=count * (count - 1), method="copy_engine, host clock"), "corrupt_pairs": []},
+        "all_at_once": {
+            "bandwidth_gb_s": _figure(178.0, 32, concurrent=count * (count - 1), method="copy_engine, host clock"),
+            "corrupt_pairs": [],
+        },
         "cuda": {
-            "library": "/usr/lib/x86_64-linux-gnu/libcuda.so.595.58.03", "library_error": None, "initialised": True, "error": None,
+            "library": "/usr/lib/x86_64-linux-gnu/libcuda.so.595.58.03", "library_error": None, "initialised": True,
+            "error": None,
             "seconds": 0.731, "driver_version": "13.2",
         },
-        "devices": {address: {**card, "cuda_index": index, "opened": opened, "link": link} for index, address in enumerate(addresses)},
+        "devices": {
+            address: {**card, "cuda_index": index, "opened": opened, "link": link}
+            for index, address in enumerate(addresses)
+        },
         "events": [],
         "loopback": {},
         "many_to_one": {
-            address: {"bandwidth_gb_s": _figure(52.7, 32, concurrent=count - 1, method="copy_engine, host "
-                                                                                       "clock"), "corrupt_pairs": []}
+            address: {
+                "bandwidth_gb_s": _figure(52.7, 32, concurrent=count - 1, method="copy_engine, host clock"),
+                "corrupt_pairs": [],
+            }
             for address in addresses
         },
         "options": {"buffer_mib": BUFFER_MIB, "init_limit_s": 60, "loopback": False},
-        "pairs": {"%s->%s" % (addresses[a], addresses[b]): _pair(*(NEAR if is_near else FAR)) for (a, b), is_near in near.items()},
+        "pairs": {
+            "%s->%s" % (addresses[a], addresses[b]): _pair(*(NEAR if is_near else FAR))
+            for (a, b), is_near in near.items()
+        },
         "seconds": 14.2,
         "stages": {"cuInit": 0.731, "open a context": 2.9, "control": 2.2, "latency": 0.4},
     }  # fmt: skip

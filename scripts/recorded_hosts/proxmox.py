@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from . import driver, linux, smi
-from .hosts import AMD_IOMMU, CARDS, STORY, _epyc, _node_cells, _proc_bus
+from .epyc_board import AMD_IOMMU, CARDS, STORY, build_pci_tree, install_smi, write_proc_bus
 from .linux import Machine
 from .tree import BOOTED_AT, HostModel
 
@@ -76,7 +76,7 @@ def _proxmox(name: str, note: str, gpu_driver: str) -> tuple[HostModel, Machine,
         memory_gib=1536,
     )
     linux.install(model, machine)
-    lines = _epyc(model)
+    lines = build_pci_tree(model)
     for address in ADDRESSES:
         _bind(model, address, gpu_driver)
     model.link("/etc/pve/local", "nodes/pve1")
@@ -149,7 +149,10 @@ def _without_driver(model: HostModel, machine: Machine) -> None:
 
 
 def qemu_arguments(machine_type: str, devices: Sequence[str], express: bool, extra: Sequence[str] = ()) -> bytes:
-    """The NUL-separated command line of VM 101 as qemu-server starts it, shortened to what has to do with its devices."""
+    """The NUL-separated command line of VM 101 as qemu-server starts it.
+
+    It is shortened to what has to do with its devices.
+    """
     argv = [
         "/usr/bin/kvm",
         "-id",
@@ -170,7 +173,10 @@ def qemu_arguments(machine_type: str, devices: Sequence[str], express: bool, ext
     ]
     for number, address in enumerate(devices):
         if express and number > 3:
-            port = "pcie-root-port,id=ich9-pcie-port-%d,addr=10.%d,x-speed=16,x-width=32,multifunction=on,bus=pcie.0,port=%d,chassis=%d"
+            port = (
+                "pcie-root-port,id=ich9-pcie-port-%d,addr=10.%d,x-speed=16,x-width=32,multifunction=on,bus=pcie.0,"
+                "port=%d,chassis=%d"
+            )
             argv += ["-device", port % (number + 1, number - 4, number + 1, number + 1)]
         slot = [16, 17, 27, 28, 13, 14, 15, 16][number]
         bus = (
@@ -194,7 +200,7 @@ def _vm_host(name: str, note: str, config: str, arguments: bytes) -> HostModel:
     _without_driver(model, machine)
     model.file("/etc/pve/nodes/pve1/qemu-server/%s.conf" % VM, config, mode=0o640)
     _running_vm(model, arguments)
-    _proc_bus(model)
+    write_proc_bus(model)
     model.command("dmesg", driver.kernel_log(machine, [], AMD_IOMMU, gpu_lines=lines).split("[    8.050000]")[0])
     return model
 
@@ -220,14 +226,7 @@ def pve_lxc() -> HostModel:
         "pve-lxc", "state 2, the Proxmox host of the LXC container, as it should be.", "nvidia"
     )
     gpus = [smi.Gpu(i, address) for i, address in enumerate(ADDRESSES)]
-    nodes = [node for _bus, node in CARDS]
-    smi.install(
-        model,
-        gpus,
-        _node_cells(nodes),
-        [linux.cpu_list(machine, node) for node in nodes],
-        [str(node) for node in nodes],
-    )
+    install_smi(model, machine, gpus)
     driver.install(model, machine, gpus)
     paths = ["/dev/nvidia%d" % number for number in range(8)] + [
         "/dev/nvidiactl",
@@ -245,6 +244,6 @@ def pve_lxc() -> HostModel:
     model.link(
         "/etc/systemd/system/multi-user.target.wants/nvidia-nodes.service", "/etc/systemd/system/nvidia-nodes.service"
     )
-    _proc_bus(model)
+    write_proc_bus(model)
     model.command("dmesg", driver.kernel_log(machine, gpus, AMD_IOMMU, gpu_lines=lines))
     return model

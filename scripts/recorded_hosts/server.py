@@ -1,5 +1,8 @@
 # ruff: noqa: E501  (the log lines are as long as SGLang writes them)
-"""An inference server on a model: SGLang with eight ranks, as the field story has it once its settings are right, idle."""
+"""An inference server on a model.
+
+SGLang with eight ranks, as the field story has it once its settings are right, idle.
+"""
 
 from __future__ import annotations
 

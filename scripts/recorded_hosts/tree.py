@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Callable
 
@@ -20,6 +20,7 @@ from ansible.module_utils.gpu_host.evidence.interface import (
     Listing,
     Outcome,
     Reading,
+    Request,
 )
 
 # Two moments on every model's clock: the boot, and the recording 50 hours later.
@@ -160,17 +161,8 @@ class HostModel(Evidence):
             reason="no program %s on the search path" % key[0],
         )
 
-    def fetch(
-        self,
-        method: str,
-        url: str,
-        body: bytes | None = None,
-        *,
-        headers: Mapping[str, str] | None = None,
-        timeout: float = 10.0,
-        label: str = "",
-    ) -> Fetched:
-        refused = Fetched(method, url, ABSENT, label=label, reason="connection refused: nothing listens there")
+    def answer_request(self, request: Request) -> Fetched:
+        refused = request.answered(ABSENT, reason="connection refused: nothing listens there")
         return self._answers.get(refused.name, refused)
 
     @property

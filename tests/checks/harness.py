@@ -12,8 +12,7 @@ from typing import Any
 import inference_server_facts
 import p2p_facts
 import yaml
-from ansible.module_utils.gpu_checks import checks as check_files
-from ansible.module_utils.gpu_checks import engine
+from ansible.module_utils.gpu_checks import check_files, engine
 from ansible.module_utils.gpu_checks.evaluator import TemplarEvaluator
 from ansible.module_utils.gpu_host.evidence import bundle
 from ansible.module_utils.gpu_host.evidence.interface import (
@@ -32,7 +31,7 @@ from ansible.module_utils.gpu_host.evidence.interface import (
 )
 from ansible.module_utils.gpu_host.gather import gather
 from ansible.module_utils.gpu_host.probe.worker_run import PROBE_COMMAND
-from ansible.module_utils.gpu_host.proxmox import for_guest, gather_host
+from ansible.module_utils.gpu_host.proxmox import gather_host, select_guest
 from ansible.parsing.dataloader import DataLoader
 from ansible.template import Templar
 
@@ -100,19 +99,21 @@ def overlays() -> list[Path]:
 @functools.cache
 def base(name: str) -> bundle.BundleEvidence:
     """The recorded host of a base: the file of the same name, or the one that its `recording` names."""
-    return bundle.load(str(HOSTS / (BASES.get(name, {}).get("recording", name) + ".jsonl.gz")))
+    return bundle.load_bundle(str(HOSTS / (BASES.get(name, {}).get("recording", name) + ".jsonl.gz")))
 
 
 @functools.cache
 def loaded_checks(strict: bool = False) -> tuple[check_files.Check, ...]:
-    """The project's checks. A fault in one of them is an error; with `strict`, so is a name in `explains` that is no
-    check."""
+    """The project's checks.
+
+    A fault in one of them is an error; with `strict`, so is a name in `explains` that is no check.
+    """
     directory = ROOT / "checks"
     if not list(directory.glob("*.yml")):
         return ()
     loader = DataLoader()
     return tuple(
-        check_files.load(
+        check_files.load_checks(
             str(directory), lambda path: loader.load_from_file(path, trusted_as_template=True), strict=strict
         )
     )
@@ -134,25 +135,28 @@ def judge(
     hypervisor: dict[str, Any] | None = None,
     proxmox: bool = False,
 ) -> dict[str, dict[str, Any]]:
-    """The result of every check on a host, by id. `facts` are laid over those from the evidence (probe, server, …);
-    `hypervisor` is
-    what the host knows of its hypervisor. With `proxmox` the host is one, and only the checks of a hypervisor are
-    asked."""
+    """The result of every check on a host, by id.
+
+    `facts` are laid over those from the evidence (probe, server, …); `hypervisor` is what the host knows of its
+    hypervisor. With `proxmox` the host is one, and only the checks of a hypervisor are asked.
+    """
     host = merged({**gather(evidence), **probed(evidence), **served(evidence, expected)}, facts or {})
     if hypervisor is not None:
         host["hypervisor"] = hypervisor
     if proxmox:
         host["proxmox"] = gather_host(evidence)
     chosen = [check for check in loaded_checks() if not proxmox or "hypervisor" in check.tags]
-    variables = engine.variables(host, expected, "host")
+    variables = engine.make_variables(host, expected, "host")
     templar = shared_templar()
     templar.available_variables = variables
-    return {result["id"]: result for result in engine.evaluate(chosen, variables, OneByOne(templar))}
+    return {result["id"]: result for result in engine.evaluate_checks(chosen, variables, OneByOne(templar))}
 
 
 class OneByOne(TemplarEvaluator):
-    """Asks every condition by itself: with what is compiled kept, that is faster than lists of which each host has
-    another."""
+    """Asks every condition by itself.
+
+    With what is compiled kept, that is faster than lists of which each host has another.
+    """
 
     def conditions(self, expressions: Sequence[Any]) -> list[Any]:
         return [self.condition(expression) for expression in expressions]
@@ -160,8 +164,10 @@ class OneByOne(TemplarEvaluator):
 
 @functools.cache
 def shared_templar() -> Templar:
-    """One for all hosts, which compiles an expression once. Where a release of Ansible keeps its environment elsewhere,
-    only slower."""
+    """One for all hosts, which compiles an expression once.
+
+    Where a release of Ansible keeps its environment elsewhere, only slower.
+    """
     templar = Templar(loader=DataLoader(), variables={})
     environment = getattr(getattr(templar, "_engine", None), "environment", None)
     if environment is not None:
@@ -193,7 +199,7 @@ def hypervisor_of(
             raise OverlayError("%s: this base has no hypervisor to change" % name)
         return None
     evidence = base(place["recording"])
-    return for_guest(gather_host(_with(evidence, changes, name) if changes else evidence), "pve1", place["vmid"])
+    return select_guest(gather_host(_with(evidence, changes, name) if changes else evidence), "pve1", place["vmid"])
 
 
 @functools.cache

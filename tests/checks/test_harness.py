@@ -1,5 +1,7 @@
-"""The harness itself: an overlay that changes nothing, or names what is not there, is an error and never a passing
-test."""
+"""The harness itself.
+
+An overlay that changes nothing, or names what is not there, is an error and never a passing test.
+"""
 
 from __future__ import annotations
 

@@ -36,8 +36,10 @@ def test_nothing_that_decides_is_unknown_on_a_healthy_host(host: str) -> None:
 
 
 def test_an_ordinary_user_sees_unknown_not_wrong() -> None:
-    """The bare-metal host, seen without root: what needs root says so, nothing fails, and what needs no root still
-    passes."""
+    """The bare-metal host, seen without root.
+
+    What needs root says so, nothing fails, and what needs no root still passes.
+    """
     results = harness.judge(harness.base("unprivileged"), harness.BASES["bare-metal"]["expected"])
     assert listed(results, ("fail", "error")) == {}
     unknown = {name: result for name, result in results.items() if result["status"] == "unknown"}

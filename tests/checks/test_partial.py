@@ -1,5 +1,7 @@
-"""What people paste: one command's output, and nothing else of the host. No pass from what is not there, and no word
-that is not true."""
+"""What people paste: one command's output, and nothing else of the host.
+
+No pass from what is not there, and no word that is not true.
+"""
 
 from __future__ import annotations
 

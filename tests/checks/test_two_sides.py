@@ -22,8 +22,10 @@ def test_the_cause_of_the_story_is_on_the_hypervisor() -> None:
 
 
 def test_a_fix_that_waits_for_a_restart_is_the_cause_then() -> None:
-    """Q35 is configured, the VM was not stopped since: the guest still shows i440FX, and no second remedy is given for
-    that."""
+    """Q35 is configured, but the VM was not stopped since.
+
+    The guest still shows i440FX, and no second remedy is given for that.
+    """
     hypervisor = harness.hypervisor_of(
         {"hypervisor": {"recording": "pve-story", "vmid": 101}},
         [

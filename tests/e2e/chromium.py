@@ -20,8 +20,10 @@ from pathlib import Path
 from typing import Any
 
 FLAGS = (
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage", "--disable-extensions", "--mute-audio", "--hide-scrollbars",
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage", "--disable-extensions", "--mute-audio",
+    "--hide-scrollbars",
     "--remote-debugging-pipe",
 )  # fmt: skip
 LIMIT_S = 60.0
@@ -48,7 +50,8 @@ class Browser:
         shell = 'exec 3<&%d 4>&%d; exec "$@"' % (to_browser, to_us)
         self._process = subprocess.Popen(
             ["bash", "-c", shell, "chromium", name, *FLAGS, "--user-data-dir=%s" % profile, "about:blank"],
-            pass_fds=(to_browser, to_us), stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log, start_new_session=True,
+            pass_fds=(to_browser, to_us), stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log,
+            start_new_session=True,
         )  # fmt: skip
         os.close(to_browser)
         os.close(to_us)
@@ -150,8 +153,10 @@ class Browser:
         ]
 
     def complaints(self) -> list[str]:
-        """Console messages, uncaught exceptions, and what the browser logged (blocked by the policy, failed to load,
-        …)."""
+        """Console messages, uncaught exceptions, and what the browser logged.
+
+        The browser logs what is blocked by the policy or failed to load.
+        """
         found = []
         for event in self.events:
             parameters = event.get("params", {})

@@ -21,8 +21,10 @@ HOSTS = ROOT / "tests" / "fixtures" / "hosts"
 
 @dataclass
 class Finished:
-    """One run of a playbook: exit status, what stood on the terminal (one space for every break), the events, and the
-    reports."""
+    """One run of a playbook.
+
+    Exit status, what stood on the terminal (one space for every break), the events, and the reports.
+    """
 
     rc: int
     status: str
@@ -62,8 +64,10 @@ def blocked_reports() -> bool:
 
 @pytest.fixture
 def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Play:
-    """`play("validate.yml", inventory, "--check", name=value)`. An inventory is a path, a host list, or a dictionary of
-    YAML."""
+    """`play("validate.yml", inventory, "--check", name=value)`.
+
+    An inventory is a path, a host list, or a dictionary of YAML.
+    """
     monkeypatch.setenv("PATH", "%s:%s" % (Path(sys.executable).parent, os.environ["PATH"]))
     count = 0
 
@@ -114,8 +118,10 @@ def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixtur
 
 @pytest.fixture
 def command(tmp_path: Path) -> Any:
-    """`command("-i", "gpu1,")` is ansible-playbook validate.yml itself, for what ansible-runner does otherwise: its own
-    display."""
+    """`command("-i", "gpu1,")` is ansible-playbook validate.yml itself.
+
+    For what ansible-runner does otherwise: its own display.
+    """
 
     def run(*arguments: str) -> Finished:
         reports = tmp_path / "reports"
@@ -145,15 +151,19 @@ def command(tmp_path: Path) -> Any:
 
 @pytest.fixture
 def local() -> dict[str, Any]:
-    """This machine as a live host, with the Python that runs the tests. Pipelining: no file that an ordinary user could
-    not read."""
+    """This machine as a live host, with the Python that runs the tests.
+
+    Pipelining: no file that an ordinary user could not read.
+    """
     return {"ansible_connection": "local", "ansible_python_interpreter": sys.executable, "ansible_pipelining": True}
 
 
 @pytest.fixture
 def ordinary_python(tmp_path: Path) -> str:
-    """An interpreter that runs as an ordinary user. As root: a wrapper that gives up every privilege before Python
-    starts."""
+    """An interpreter that runs as an ordinary user.
+
+    As root: a wrapper that gives up every privilege before Python starts.
+    """
     if os.geteuid() != 0:
         return sys.executable
     setpriv = shutil.which("setpriv")

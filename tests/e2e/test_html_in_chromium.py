@@ -1,5 +1,6 @@
-"""The HTML report in a real browser: asks for nothing, complains about nothing, fits a phone, reads well in light, dark
-and print.
+"""The HTML report in a real browser.
+
+It asks for nothing, complains about nothing, fits a phone, reads well in light, dark and print.
 
 Set GPU_HOST_SCREENSHOTS to a directory to keep the pictures.
 """
@@ -33,7 +34,8 @@ DESKTOP = (1280, 900)
 # Every visible text against what is behind it, by WCAG 2's formula; the least ratio for text of this size is 4.5.
 CONTRAST = """(() => {
   const parse = (colour) => (colour.match(/[\\d.]+/g) || [0, 0, 0, 0]).map(Number);
-  const light = ([r, g, b]) => [r, g, b].map((v) => v / 255).map((v) => (v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4))
+  const light = ([r, g, b]) => [r, g, b].map((v) => v / 255)
+    .map((v) => (v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4))
     .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
   const behind = (element) => {
     for (let e = element; e; e = e.parentElement) {
@@ -55,7 +57,8 @@ CONTRAST = """(() => {
 
 # What sticks out of the window, except inside a region that scrolls by itself.
 TOO_WIDE = """[...document.querySelectorAll("body *")].filter((e) => e.checkVisibility() && !e.closest(".scroll") &&
-  e.getBoundingClientRect().right > innerWidth + 1).map((e) => e.tagName + "." + e.className + " " + e.textContent.slice(0, 60))"""
+  e.getBoundingClientRect().right > innerWidth + 1)
+  .map((e) => e.tagName + "." + e.className + " " + e.textContent.slice(0, 60))"""
 OPEN_ALL = "document.querySelectorAll('details').forEach((d) => { d.open = true; })"
 
 
@@ -85,7 +88,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     paths = {}
     for name, report in reports.items():
         paths[name] = directory / (name + ".html")
-        paths[name].write_bytes(html_report.render(report))
+        paths[name].write_bytes(html_report.render_html(report))
     return paths
 
 

@@ -1,3 +1,4 @@
+# ruff: noqa: E501  (programs in strings)
 """CONTRIBUTING.md's recipe for an engine, literally: one file and its line in the table, in a copy of the project."""
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from __future__ import annotations
 import re
 
 from ..load.generator import Generator
-from ..load.result_files import read_serving_result
+from ..load.result_files import parse_serving
 from ..log.log_faults import Fault
 from .engine import Engine, phase
 
@@ -58,7 +59,7 @@ ENGINE = Engine(
     environment_prefixes=("MADEUP",),
     generator=Generator(
         name="madeup", distribution="madeup", modules=(("madeup.load",),), program=None, verb=(), key_variable="KEY",
-        required=lambda job: [("--at", job.base)], optional=lambda job: [], choices={}, parse=read_serving_result,
+        required=lambda job: [("--at", job.base)], optional=lambda job: [], choices={}, parse=parse_serving,
     ),
 )
 '''
@@ -73,6 +74,7 @@ from ansible.module_utils.gpu_host.evidence import secrets
 from ansible.module_utils.gpu_host.evidence.errors import Errors
 from ansible.module_utils.gpu_server import arguments, detection, engines, gather, settings, watching
 from ansible.module_utils.gpu_server.load import generator_find, generators
+from ansible.module_utils.gpu_server.load.job import Job
 from host_evidence import Host
 
 def gpu(name):
@@ -96,21 +98,21 @@ engine = engines.ENGINES["madeup"]
 warping, broken, served = (facts("madeup says hello\n" + text) for text in ("warping 1\n", "warp core breach\n", "made 3 50.5 0\nmadeup serves\n"))
 unit = Host().directory("/proc", {}).command(LIST, "madeup-a.service loaded failed failed x\n")
 unit.command(gather.units.show_command("madeup-a.service"), "Id=madeup-a.service\nLoadState=loaded\nActiveState=failed\n")
-options = arguments.options_of("options:\n  --shards N   how many\n  --new {a,b}\n")
-job = generators.Job("http://h", "m", 1, 1, 1, 1, 1, 1)
+options = arguments.parse_options("options:\n  --shards N   how many\n  --new {a,b}\n")
+job = Job("http://h", "m", 1, 1, 1, 1, 1, 1)
 print(json.dumps({
     "seen": [detection.sees_server(gpu(name), "auto") for name in ("/v/bin/madeup", "madeup::shard0", "python3", "nbody")],
     "engine": warping["engine"], "ranks": [warping["ranks_expected"], [rank["rank"] for rank in warping["ranks"]]],
-    "model": engines.model_path("madeup", warping["process"]["arguments"]), "packages": warping["packages"],
-    "imports": facts("")["log"]["phase"], "phase": warping["log"]["phase"], "words": watching.describe(warping),
-    "patience": engines.patience_of_phase("warp"), "decode": served["log"]["decode"]["tokens_per_s"],
+    "model": engines.find_model_path("madeup", warping["process"]["arguments"]), "packages": warping["packages"],
+    "imports": facts("")["log"]["phase"], "phase": warping["log"]["phase"], "words": watching.describe_start(warping),
+    "patience": engines.find_patience_of_phase("warp"), "decode": served["log"]["decode"]["tokens_per_s"],
     "phases": [one["name"] for one in served["log"]["phases"]], "ready": served["log"]["ready"],
-    "fault": broken["log"]["fatal"]["kind"], "log": engines.recognise_log("madeup says").name,
+    "fault": broken["log"]["fatal"]["kind"], "log": engines.find_engine_of_log("madeup says").name,
     "unit": gather.gather(unit, {"only_if_found": True}, Errors("server"))["unit"]["name"],
-    "problems": [(one["argument"], one["successor"]) for one in arguments.problems({"sha": 4, "old": "a", "new": "c"}, options, engine)],
-    "differences": settings.differences({"arguments": {"tp": 8}}, warping["process"]["settings"], {}),
+    "problems": [(one["argument"], one["successor"]) for one in arguments.find_problems({"sha": 4, "old": "a", "new": "c"}, options, engine)],
+    "differences": settings.compare_settings({"arguments": {"tp": 8}}, warping["process"]["settings"], {}),
     "environment": secrets.redact_environment(b"MADEUP_X=1\0MADEUP_API_KEY=2\0OTHER=3").decode(),
-    "generators": [generators.NAMES, generator_find.find("auto", None, {"engine": "madeup"}, job, "/nowhere").why[0]["name"]],
+    "generators": [generators.NAMES, generator_find.find_generator("auto", None, {"engine": "madeup"}, job, "/nowhere").why[0]["name"]],
 }))
 """
 

@@ -1,5 +1,7 @@
-"""provision.yml on real systemd hosts: the whole plan shown, done once, nothing left to do; a fleet stops at the host
-that comes out worse."""
+"""provision.yml on real systemd hosts: the whole plan shown, done once, nothing left to do.
+
+A fleet stops at the host that comes out worse.
+"""
 
 from __future__ import annotations
 
@@ -40,8 +42,10 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def ansible(tmp_path: Path, packages: Path) -> Iterator[Ansible]:
-    """`ansible("provision.yml", "e2e-a=bookworm", …, arguments=[…], **variables)`: boots what is named and not there
-    yet, runs, returns."""
+    """`ansible("provision.yml", "e2e-a=bookworm", …, arguments=[…], **variables)`.
+
+    It boots what is named and not there yet, runs, returns.
+    """
     names: list[str] = []
     inventory = tmp_path / "hosts.yml"
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""A real engine on a real GPU: `transformers serve` with a tiny model, looked at, validated and benchmarked. Exits 1 if
-an expectation failed.
+"""A real engine on a real GPU: `transformers serve` with a tiny model, looked at, validated and benchmarked.
+
+Exits 1 if an expectation failed.
 
     python3 tests/hardware/engine_on_gpu.py OUTPUT_FILE
 
@@ -81,7 +82,10 @@ def main() -> int:
 
 
 def hub(scratch: Path) -> str:
-    """A cache of the hub that holds the model; its name. (transformers serve 5.17 lists only what such a cache holds.)"""
+    """A cache of the hub that holds the model; its name.
+
+    (transformers serve 5.17 lists only what such a cache holds.)
+    """
     revision = "0" * 40
     model = scratch / "hub/models--tiny--known"
     subprocess.run([sys.executable, str(MODEL), str(model / "snapshots" / revision)], check=True)
@@ -113,7 +117,8 @@ def look(seen: dict[str, Any], port: int, log: str) -> None:
 def play(playbook: str, scratch: str, log: str, *arguments: str, **variables: Any) -> dict[str, Any]:
     given = {
         "ansible_connection": "local", "ansible_python_interpreter": sys.executable, "host_validation_server": "true",
-        "host_validation_server_log": log, "host_validation_probe": "false", "benchmark_directory": scratch, **variables,
+        "host_validation_server_log": log, "host_validation_probe": "false", "benchmark_directory": scratch,
+        **variables,
     }  # fmt: skip
     command = ["ansible-playbook", playbook, "-i", "localhost,", "-e", json.dumps(given), *arguments]
     environment = {**os.environ, "GPU_HOST_REPORTS_DIR": scratch, "ANSIBLE_NOCOLOR": "1"}

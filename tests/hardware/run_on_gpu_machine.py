@@ -109,11 +109,11 @@ def facts(
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """The probe's facts as the module makes them, and the records that a bundle would hold."""
     evidence = worker_run.ProbeEvidence({"buffer_mib": 256, "init_limit_s": 60, **options}, limit_s)
-    evidence.commands[all_reduce.COLLECTIVE_COMMAND] = all_reduce.command(None, {})
+    evidence.commands[all_reduce.COLLECTIVE_COMMAND] = all_reduce.make_command(None, {})
     recorder = bundle.RecordingEvidence(evidence)
     errors = Errors("probe")
     params = {"when_busy": "force" if force else "skip", "collective": "auto" if collective else "false"}
-    found = p2p_probe.facts(recorder, params, errors, evidence.only_initialise)
+    found = p2p_probe.gather(recorder, params, errors, evidence.only_initialise)
     found["errors"] = errors.entries
     return found, recorder.records
 
@@ -208,7 +208,7 @@ def idle(machine: Machine) -> Any:
         wait_until(lambda: all(now <= then + 16 for now, then in zip(memory_used(), before)), 10),
         "GPU memory as before: %s" % before,
     )
-    replayed = p2p_probe.facts(
+    replayed = p2p_probe.gather(
         bundle.BundleEvidence({"captured_at": 0.0}, records), {"collective": "false"}, Errors("probe")
     )
     same = all(replayed[name] == found[name] for name in ("pairs", "loopback", "verdicts", "cuda", "devices"))
@@ -264,8 +264,10 @@ def properties(machine: Machine) -> Any:
 
 
 def busy(machine: Machine) -> Any:
-    """Beside a process that holds all but 2.5 GB of every GPU: skipped by default, measured when forced, and the
-    process unharmed."""
+    """Beside a process that holds all but 2.5 GB of every GPU.
+
+    Skipped by default, measured when forced, and the process unharmed.
+    """
     python = all_reduce.find_python(None)[0]
     if python is None:
         return "no PyTorch"
@@ -345,8 +347,8 @@ def collective(machine: Machine) -> Any:
     if python is None:
         return reason
     gpus = machine.report.get("gpus") or 1
-    raw = all_reduce.run(python, gpus, {})
-    found = all_reduce.facts(raw, None)
+    raw = all_reduce.run_all_reduce(python, gpus, {})
+    found = all_reduce.summarise_all_reduce(raw, None)
     for name, arm in raw["arms"].items():
         machine.say("  %s: %s" % (name, {key: arm[key] for key in ("state", "seconds", "torch", "nccl", "detail")}))
         for size, figures in arm["sizes"].items():

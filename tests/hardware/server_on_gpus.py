@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""The server facts on a machine with GPUs: the stand-in engine, whose ranks hold memory of a real GPU each. Exits 1 if
-an expectation failed.
+"""The server facts on a machine with GPUs: the stand-in engine, whose ranks hold memory of a real GPU each.
+
+Exits 1 if an expectation failed.
 
     python3 tests/hardware/server_on_gpus.py [OUTPUT_FILE]
 
@@ -96,7 +97,7 @@ def measured(base: str) -> dict[str, Any]:
         sampler.wait()
         out.seek(0)
         text = out.read().decode("utf-8", "replace")
-    return {**cell, "gpus": benchmark.samples(text), "dmon": text[:1500]}
+    return {**cell, "gpus": benchmark.parse_samples(text), "dmon": text[:1500]}
 
 
 def expect(seen: dict[str, Any], facts: dict[str, Any], cell: dict[str, Any], count: int) -> None:

@@ -1,5 +1,7 @@
-"""A small HTTP proxy on the bridge, so that a test host without a route can fetch packages of its distribution, and
-nothing else."""
+"""A small HTTP proxy on the bridge.
+
+A test host without a route can fetch packages of its distribution through it, and nothing else.
+"""
 
 from __future__ import annotations
 

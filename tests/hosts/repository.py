@@ -19,8 +19,9 @@ VERSIONS = ("580.65.06", "580.95.05", "595.45.04")
 TOOLKITS = ("12-8", "13-1")
 LIBRARIES = "usr/lib/x86_64-linux-gnu"
 # What the driver's nvidia-smi says and how it ends where no driver runs.
-SMI = """#!/bin/sh
-echo "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. Make sure that the latest NVIDIA driver is installed and running."
+SMI = r"""#!/bin/sh
+echo "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver." \
+  "Make sure that the latest NVIDIA driver is installed and running."
 exit 9
 """
 DAEMON = "#!/bin/sh\nmkdir -p /run/nvidia-persistenced\nexec sleep infinity\n"
@@ -154,8 +155,10 @@ def _write(package: Package, pool: Path, scratch: Path) -> None:
 
 
 def build(target: Path) -> Path:
-    """Make the repository in `target` (replaced if there): repo/, key.asc, wrong-key.asc, fingerprint. Returns
-    `target`."""
+    """Make the repository in `target` (replaced if there): repo/, key.asc, wrong-key.asc, fingerprint.
+
+    Returns `target`.
+    """
     shutil.rmtree(target, ignore_errors=True)
     pool = target / "repo"
     pool.mkdir(parents=True)

@@ -13,7 +13,10 @@ from pathlib import Path
 
 RELEASES = ("bookworm", "trixie")
 # What a small real server has; kmod and initramfs-tools because the roles run modprobe and update-initramfs for real.
-INCLUDE = "systemd,systemd-sysv,dbus,python3,openssh-server,iproute2,kmod,initramfs-tools,udev,procps,ca-certificates,pciutils,apt-utils"
+INCLUDE = (
+    "systemd,systemd-sysv,dbus,python3,openssh-server,iproute2,kmod,initramfs-tools,udev,procps,ca-certificates,"
+    "pciutils,apt-utils"
+)
 # Services that have no work in a test host and only cost time at each boot, and logs that nobody reads.
 MASKED = (
     "systemd-udevd.service",

@@ -1,5 +1,6 @@
-"""The role makes the engine's environment itself, from pinned packages, on a host that has nothing. `make real-engine`
-runs this.
+"""The role makes the engine's environment itself, from pinned packages, on a host that has nothing.
+
+`make real-engine` runs this.
 
 Not collected by name: installing PyTorch on the host takes two minutes of a processor, and the scenario
 inference_server_real runs the same engine.

@@ -1,5 +1,7 @@
-"""The role on a real systemd host: the PCI facts come from a recorded machine, setpci is a stand-in whose registers are
-files."""
+"""The role on a real systemd host.
+
+The PCI facts come from a recorded machine, setpci is a stand-in whose registers are files.
+"""
 
 from __future__ import annotations
 

@@ -51,7 +51,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture(scope="session")
 def report(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """The report of one run of validate.yml over the inventory; a run that wrote none fails every test with its words."""
+    """The report of one run of validate.yml over the inventory.
+
+    A run that wrote none fails every test with its words.
+    """
     directory = tmp_path_factory.mktemp("reports")
     inventory = request.config.getoption("ansible_inventory", None)
     tags = request.config.getoption("check_tags")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from ansible.module_utils.gpu_checks import checks, engine
+from ansible.module_utils.gpu_checks import check_files, engine
 from ansible.module_utils.gpu_checks.evaluator import TemplarEvaluator
 from ansible.parsing.dataloader import DataLoader
 from ansible.template import Templar
@@ -29,17 +29,17 @@ def item(**more: Any) -> dict[str, Any]:
     return {key: value for key, value in copy.deepcopy({**ITEM, **more}).items() if value is not None}
 
 
-def load(directory: Path, *items: Any) -> list[checks.Check]:
+def load(directory: Path, *items: Any) -> list[check_files.Check]:
     """The checks as the action loads them: written to a file, read by Ansible's loader."""
     (directory / "some.yml").write_text(yaml.safe_dump(list(items)))
     loader = DataLoader()
-    return checks.load(str(directory), lambda path: loader.load_from_file(path, trusted_as_template=True))
+    return check_files.load_checks(str(directory), lambda path: loader.load_from_file(path, trusted_as_template=True))
 
 
 def judge(
     directory: Path, host: dict[str, Any], *items: Any, expected: dict[str, Any] | None = None, waived: Any = ()
 ) -> list[dict[str, Any]]:
     """The results of `items` on `host`."""
-    variables = engine.variables(host, expected, "gpu1")
+    variables = engine.make_variables(host, expected, "gpu1")
     templar = Templar(loader=DataLoader(), variables=variables)
-    return engine.evaluate(load(directory, *items), variables, TemplarEvaluator(templar), waived)
+    return engine.evaluate_checks(load(directory, *items), variables, TemplarEvaluator(templar), waived)

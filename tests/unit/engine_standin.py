@@ -14,7 +14,7 @@ from typing import Any
 
 import inference_server_facts
 from ansible.module_utils.gpu_host.evidence.live import LiveEvidence
-from ansible.module_utils.gpu_server.watching import Verdict, Watch, of_answers
+from ansible.module_utils.gpu_server.watching import Verdict, Watch, judge_answers
 
 ENGINE = Path(__file__).resolve().parents[1] / "fixtures" / "engine"
 
@@ -61,7 +61,7 @@ class Server:
         while time.monotonic() < until:
             verdict = watch.look(self.facts(light=True, generate="never", patience_scale=scale), time.monotonic())
             if verdict.state == "ready":
-                return of_answers(
+                return judge_answers(
                     self.facts(light=True, generate="always"), answers.get("model"), answers.get("context")
                 ), watch
             if verdict.state != "waiting":
@@ -76,8 +76,10 @@ class Server:
 def running(
     home: Path, scenario: str, speed: float = 20.0, words: tuple[str, ...] = (), ranks: int = 2, **environment: str
 ) -> Iterator[Server]:
-    """The stand-in with this scenario, ended afterwards with everything that it started. PATH is this process's while
-    it runs."""
+    """The stand-in with this scenario, ended afterwards with everything that it started.
+
+    PATH is this process's while it runs.
+    """
     port = free_port()
     before = dict(os.environ)
     os.environ.update(STANDIN_STATE=str(home), PATH="%s:%s" % (ENGINE / "bin", before["PATH"]))

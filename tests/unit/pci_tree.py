@@ -1,4 +1,7 @@
-"""A host's PCI bus and IOMMU groups in sysfs, as the records of a bundle; and configuration space bytes to put into it."""
+"""A host's PCI bus and IOMMU groups in sysfs, as the records of a bundle.
+
+And configuration space bytes to put into it.
+"""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ class Host(ProbeEvidence):
         )
 
     def facts(self, **params: Any) -> dict[str, Any]:
-        return p2p_probe.facts(
+        return p2p_probe.gather(
             self, {"when_busy": "skip", "collective": "false", **params}, Errors("probe"), self.only_initialise
         )
 

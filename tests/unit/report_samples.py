@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from ansible.module_utils.gpu_checks import causes, loaded, verdict
+from ansible.module_utils.gpu_checks import causes, check_cache, verdict
 from ansible.module_utils.gpu_report import collector, digest
 
 MADE: dict[str, dict[str, Any]] = {}  # the last result of each check
@@ -15,8 +15,10 @@ RUN = {"playbook": "validate.yml", "started_at": "2026-01-02T03:04:05+00:00", "s
 def result(name: str, status: str = "pass", **more: Any) -> dict[str, Any]:
     """One result as run_checks gives it."""
     made = {
-        "id": name, "title": "%s holds" % name, "severity": "error", "tags": ["p2p"], "docs": "docs/checks.md#%s" % name, "status": status,
-        "found": "", "reason": "", "needs_root": False, "why": "", "failed_condition": "", "remedy": None, "explains": [], "caused_by": [],
+        "id": name, "title": "%s holds" % name, "severity": "error", "tags": ["p2p"],
+        "docs": "docs/checks.md#%s" % name, "status": status,
+        "found": "", "reason": "", "needs_root": False, "why": "", "failed_condition": "", "remedy": None,
+        "explains": [], "caused_by": [],
         "root_cause": False, "waiver": None, **more,
     }  # fmt: skip
     MADE[name] = made
@@ -25,7 +27,7 @@ def result(name: str, status: str = "pass", **more: Any) -> dict[str, Any]:
 
 def definitions(_directory: str) -> dict[str, dict[str, Any]]:
     """What the checks of the results that were made say of themselves."""
-    return {name: {key: made[key] for key in loaded.OF_THE_CHECK} for name, made in MADE.items()}
+    return {name: {key: made[key] for key in check_cache.OF_THE_CHECK} for name, made in MADE.items()}
 
 
 def run() -> collector.Collector:
@@ -72,8 +74,12 @@ def judged(
     results: list[dict[str, Any]], problems: tuple[str, ...] = (), facts: dict[str, Any] | None = None
 ) -> dict[str, Any]:
     """What run_checks returns."""
-    causes.fill_in(results)
-    return {**verdict.of(results, problems), "checks_dir": loaded.OWN, "report_facts": json.dumps(facts or {})}
+    causes.fill_in_causes(results)
+    return {
+        **verdict.summarise_verdict(results, problems),
+        "checks_dir": check_cache.OWN,
+        "report_facts": json.dumps(facts or {}),
+    }
 
 
 def report() -> dict[str, Any]:
@@ -85,7 +91,7 @@ def report() -> dict[str, Any]:
             [result(entry["id"], explains=entry["explains"], severity=entry["severity"]) for entry in broken_host()]
         ),
     )
-    facts = digest.of({"evidence": {"recorded": True}, "gpus": {"count": 8}, "kernel_log": "not kept"})
+    facts = digest.digest_facts({"evidence": {"recorded": True}, "gpus": {"count": 8}, "kernel_log": "not kept"})
     found.results("gpu10", judged(broken_host(), facts=facts))
     found.failed("gpu3", "Failed to connect to the host via ssh: Connection refused", unreachable=True)
     return found.report(RUN)

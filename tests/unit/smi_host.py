@@ -35,7 +35,7 @@ def gathered(answers: Answers) -> tuple[dict[str, Any], list[str]]:
 @functools.cache
 def host(name: str) -> bundle.BundleEvidence:
     """A recorded host of tests/fixtures/hosts."""
-    return bundle.load(str(HOSTS / (name + ".jsonl.gz")))
+    return bundle.load_bundle(str(HOSTS / (name + ".jsonl.gz")))
 
 
 def printed(name: str, *argv: str) -> bytes:

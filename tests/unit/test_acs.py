@@ -40,37 +40,37 @@ def port(kind: str = "downstream", redirects: bool | None = False) -> dict[str, 
 )
 def test_where_traffic_turns(first: Any, second: Any, relation: str | None, ports: list[str]) -> None:
     bridges = {"p": port("pci_bridge")}
-    (pair,) = acs.pairs_of({"a": gpu(first), "b": gpu(second)}, bridges)
+    (pair,) = acs.list_pairs({"a": gpu(first), "b": gpu(second)}, bridges)
     assert (pair["relation"], pair["turn_ports"]) == (relation, ports)
 
 
 def test_gpus_of_two_sockets() -> None:
-    (pair,) = acs.pairs_of({"a": gpu(["r1"]), "b": gpu(["r2"], "pci0000:80")}, {})
+    (pair,) = acs.list_pairs({"a": gpu(["r1"]), "b": gpu(["r2"], "pci0000:80")}, {})
     assert (pair["relation"], pair["common"]) == ("different_root_complex", None)
 
 
 def test_eight_gpus_make_28_pairs() -> None:
-    assert len(acs.pairs_of({str(n): gpu(["r%d" % n]) for n in range(8)}, {})) == 28
+    assert len(acs.list_pairs({str(n): gpu(["r%d" % n]) for n in range(8)}, {})) == 28
 
 
 def test_a_redirect_deeper_than_the_turn_does_not_count() -> None:
-    pairs = acs.pairs_of({"a": gpu(["r1", "u", "d1"]), "b": gpu(["r2"])}, {})
+    pairs = acs.list_pairs({"a": gpu(["r1", "u", "d1"]), "b": gpu(["r2"])}, {})
     bridges = {"r1": port("root_port"), "r2": port("root_port"), "d1": port(redirects=True)}
-    assert acs.redirecting(pairs, bridges, below_switch=False) == []
-    assert acs.redirecting(pairs, bridges, below_switch=True) == []
+    assert acs.find_redirecting(pairs, bridges, below_switch=False) == []
+    assert acs.find_redirecting(pairs, bridges, below_switch=True) == []
 
 
 def test_an_unknown_port_beside_a_redirecting_one_does_not_hide_it() -> None:
-    pairs = acs.pairs_of({"a": gpu(["r1"]), "b": gpu(["r2"]), "c": gpu(["r3"])}, {})
+    pairs = acs.list_pairs({"a": gpu(["r1"]), "b": gpu(["r2"]), "c": gpu(["r3"])}, {})
     bridges = {"r1": port("root_port", True), "r2": port("root_port", None), "r3": port("root_port")}
-    found = acs.redirecting(pairs, bridges, below_switch=False)
+    found = acs.find_redirecting(pairs, bridges, below_switch=False)
     assert found is not None
     assert [(entry["address"], entry["pairs"]) for entry in found] == [("r1", ["a b", "a c"])]
     bridges["r1"] = port("root_port")
-    assert acs.redirecting(pairs, bridges, below_switch=False) is None
+    assert acs.find_redirecting(pairs, bridges, below_switch=False) is None
 
 
 @pytest.mark.parametrize(("state", "present", "redirects"), [(None, None, None), (False, False, False)])
 def test_no_capability_is_not_the_same_as_unreadable(state: Any, present: Any, redirects: Any) -> None:
-    described = acs.describe(state)
+    described = acs.describe_acs(state)
     assert (described["present"], described["redirects"]) == (present, redirects)

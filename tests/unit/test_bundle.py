@@ -48,7 +48,7 @@ def round_trip(source: Scripted) -> bundle.BundleEvidence:
         recorder.list(path)
     for argv in source.runs:
         recorder.run(argv)
-    return bundle.parse(bundle.compress(bundle.dump(MANIFEST, recorder.records)))
+    return bundle.parse_bundle(bundle.compress_bundle(bundle.dump_bundle(MANIFEST, recorder.records)))
 
 
 # File names as the kernel gives them: any bytes, which Python shows with lone surrogates.
@@ -101,13 +101,13 @@ def test_what_goes_in_comes_out(readings: list[Reading], listings: list[Listing]
         assert loaded.list(path) == listing
     for argv, outcome in source.runs.items():
         assert loaded.run(argv) == outcome
-    again = bundle.parse(bundle.dump(loaded.manifest, loaded.records()).encode())
+    again = bundle.parse_bundle(bundle.dump_bundle(loaded.manifest, loaded.records()).encode())
     assert again.records() == loaded.records()
     assert loaded.now() == 5.5 and loaded.manifest["host"] == "h"
 
 
 def test_what_a_bundle_lacks_is_not_captured_and_not_absent() -> None:
-    empty = bundle.parse(bundle.dump(MANIFEST, ()).encode())
+    empty = bundle.parse_bundle(bundle.dump_bundle(MANIFEST, ()).encode())
     for answer in (empty.read("/x"), empty.list("/x"), empty.run(["x"])):
         assert answer.status == interface.NOT_CAPTURED and not answer.ok and answer.reason
 
@@ -135,14 +135,14 @@ def test_a_bundle_from_another_hand_is_masked_too() -> None:
         {"read": "/proc/9/cmdline", "status": "ok", "text": "x\0--api-key\0abcdefgh"},
         {"run": ["journalctl"], "status": "ok", "stdout": "token=abcdefgh\n", "stderr": "password: abcdefgh"},
     ]
-    loaded = bundle.parse(bundle.dump(MANIFEST, records).encode())
+    loaded = bundle.parse_bundle(bundle.dump_bundle(MANIFEST, records).encode())
     assert "abcdefgh" not in json.dumps(loaded.records())
     assert loaded.read("/proc/1/environ").text == "NCCL_DEBUG=INFO"
 
 
 def test_the_same_text_gives_the_same_bytes() -> None:
-    assert bundle.compress("x\n") == bundle.compress("x\n")
-    assert gzip.decompress(bundle.compress("x\n")) == b"x\n"
+    assert bundle.compress_bundle("x\n") == bundle.compress_bundle("x\n")
+    assert gzip.decompress(bundle.compress_bundle("x\n")) == b"x\n"
 
 
 LINE = '{"read": "/f", "status": "ok", "text": "1"}'
@@ -185,23 +185,23 @@ HEAD = json.dumps({"bundle": 1, **MANIFEST})
 )
 def test_what_is_no_bundle_is_named_with_file_and_line(data: bytes, says: str) -> None:
     with pytest.raises(bundle.BundleError) as caught:
-        bundle.parse(data, "B")
+        bundle.parse_bundle(data, "B")
     assert str(caught.value).startswith(says)
 
 
 def test_a_bundle_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     for path in (tmp_path / "none", tmp_path):
         with pytest.raises(bundle.BundleError, match=str(path)):
-            bundle.load(str(path))
+            bundle.load_bundle(str(path))
 
 
 def test_a_decompression_bomb_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bundle, "SIZE_LIMIT_BYTES", 100000)
     with pytest.raises(bundle.BundleError, match="larger than"):
-        bundle.parse(gzip.compress(bytes(10_000_000)), "B")
+        bundle.parse_bundle(gzip.compress(bytes(10_000_000)), "B")
 
 
-GOOD = bundle.compress(
+GOOD = bundle.compress_bundle(
     HEAD
     + "\n"
     + "\n".join(
@@ -218,7 +218,7 @@ GOOD = bundle.compress(
 def test_a_damaged_bundle_is_refused_or_read_but_never_a_crash(cut: int, flip: int, value: int) -> None:
     for data in (GOOD[:cut], GOOD[:flip] + bytes([value]) + GOOD[flip + 1 :]):
         try:
-            bundle.parse(data, "B")
+            bundle.parse_bundle(data, "B")
         except bundle.BundleError as error:
             assert str(error).startswith("B")
 
@@ -226,7 +226,7 @@ def test_a_damaged_bundle_is_refused_or_read_but_never_a_crash(cut: int, flip: i
 @given(data=st.binary(max_size=200))
 def test_junk_after_the_manifest_is_refused_or_read(data: bytes) -> None:
     try:
-        loaded = bundle.parse(HEAD.encode() + b"\n" + data, "B")
+        loaded = bundle.parse_bundle(HEAD.encode() + b"\n" + data, "B")
     except bundle.BundleError as error:
         assert str(error).startswith("B line ")
     else:

@@ -168,7 +168,7 @@ def test_what_cannot_be_seen_is_unknown() -> None:
 
 
 def test_the_recording_of_the_h200_host() -> None:
-    facts, _errors = gathered(device_nodes, bundle.load(str(RECORDED / "h200-x2.jsonl.gz")))
+    facts, _errors = gathered(device_nodes, bundle.load_bundle(str(RECORDED / "h200-x2.jsonl.gz")))
     assert facts["gpu_minors"] == {"0000:00:06.0": 0, "0000:00:07.0": 1}
     assert facts["nodes"]["nvidia-uvm"]["major"] == 238 and facts["nodes"]["nvidia-caps/nvidia-cap1"]["mode"] == 0o400
     assert facts["missing"] == []

@@ -168,7 +168,7 @@ def test_secure_boot(efi: bool, variable: str | None, mokutil: str | None, enabl
         made.file(driver.SECURE_BOOT_VARIABLE, variable)
     if mokutil is not None:
         made.command("mokutil --sb-state", mokutil)
-    assert driver.secure_boot(made, Errors("driver")) is enabled
+    assert driver.read_secure_boot(made, Errors("driver")) is enabled
 
 
 @pytest.mark.parametrize(
@@ -341,7 +341,7 @@ class TestToolkits:
 
 
 def test_the_recording_of_the_h200_host() -> None:
-    facts, _errors = gathered(driver, bundle.load(str(RECORDED / "h200-x2.jsonl.gz")))
+    facts, _errors = gathered(driver, bundle.load_bundle(str(RECORDED / "h200-x2.jsonl.gz")))
     assert (facts["version"], facts["flavor"], facts["cuda"]) == ("580.159.04", "open", "13.0")
     assert facts["architectures"] == ["hopper"] and facts["gsp_firmware"] == {
         "0000:00:06.0": "580.159.04",

@@ -26,7 +26,7 @@ from ansible.module_utils.gpu_host.nvidia import driver_requirements as requirem
     ],
 )
 def test_gpus(device_id: int, architecture: str | None, driver: str | None, modules: str | None) -> None:
-    found = requirements.architecture(device_id)
+    found = requirements.find_architecture(device_id)
     assert (
         found.name if found else None,
         requirements.minimum_driver(device_id),
@@ -72,14 +72,14 @@ def test_programs_of_a_cuda_release_on_a_driver(driver: str | None, cuda: str, r
 def test_the_tables_are_in_order() -> None:
     table = requirements.CUDA_DRIVERS
     for (older, driver_before), (newer, driver_after) in zip(table, table[1:]):
-        assert versions.at_least(newer, older) and versions.at_least(driver_after, driver_before)
+        assert versions.is_at_least(newer, older) and versions.is_at_least(driver_after, driver_before)
     ranges = requirements._ARCHITECTURES
     assert all(first <= last for first, last, _found in ranges)
     assert all(before[1] < after[0] for before, after in zip(ranges, ranges[1:]))
 
 
 def test_a_mixed_host() -> None:
-    facts = requirements.of_gpus(
+    facts = requirements.find_requirements(
         {"0000:02:00.0": 0x2BB5, "0000:01:00.0": 0x1DB6, "0000:03:00.0": 0xFFFF}, "570.133.07", "open"
     )
     assert list(facts["gpus"]) == ["0000:01:00.0", "0000:02:00.0", "0000:03:00.0"]
@@ -92,5 +92,5 @@ def test_a_mixed_host() -> None:
         "modules": None,
         "minimum_toolkit": None,
     }
-    unknown = requirements.of_gpus({"0000:02:00.0": 0x2BB5}, None, None)
+    unknown = requirements.find_requirements({"0000:02:00.0": 0x2BB5}, None, None)
     assert unknown["below_minimum"] is None and unknown["wrong_flavor"] is None

@@ -1,5 +1,7 @@
-"""The engine: statuses, three-valued conditions, causes; what is unknown never passes, what is captured is never a
-template."""
+"""The engine: statuses, three-valued conditions, causes.
+
+What is unknown never passes, what is captured is never a template.
+"""
 
 from __future__ import annotations
 
@@ -237,7 +239,7 @@ def chain(*statuses: str) -> list[dict[str, Any]]:
 )
 def test_causes(statuses: tuple[str, ...], caused_by: dict[str, list[str]]) -> None:
     results = chain(*statuses)
-    causes.fill_in(results)
+    causes.fill_in_causes(results)
     found = {result["id"]: result["caused_by"] for result in results}
     assert {name: found[name] for name in caused_by} == caused_by
     assert [r["root_cause"] for r in results] == [r["status"] == "fail" and not r["caused_by"] for r in results]
@@ -246,10 +248,10 @@ def test_causes(statuses: tuple[str, ...], caused_by: dict[str, list[str]]) -> N
 def test_a_waived_failure_is_still_a_cause() -> None:
     results = chain("waived", "fail")
     results[0]["waiver"] = {"status": "fail"}
-    causes.fill_in(results)
+    causes.fill_in_causes(results)
     assert results[1]["caused_by"] == ["a"]
     results[0]["waiver"] = {"status": "unknown"}
-    causes.fill_in(results)
+    causes.fill_in_causes(results)
     assert results[1]["caused_by"] == []
 
 
@@ -287,14 +289,14 @@ class _Python:
 
 @given(_conditions)
 def test_unknown_only_where_the_null_matters(condition: str) -> None:
-    from ansible.module_utils.gpu_checks.checks import build
+    from ansible.module_utils.gpu_checks.check_files import build_checks
 
     host = {"yes": True, "no": False, "null": None, "other": None}
-    (check,) = build({"x.yml": [item(that=[condition])]})
+    (check,) = build_checks({"x.yml": [item(that=[condition])]})
     readings = {
         _Python({**host, "null": a, "other": b}).condition(condition) for a in (True, False) for b in (True, False)
     }
-    (result,) = engine.evaluate([check], engine.variables(host), _Python(host))
+    (result,) = engine.evaluate_checks([check], engine.make_variables(host), _Python(host))
     if result["status"] in ("pass", "fail"):
         assert readings == {result["status"] == "pass"}
     else:
@@ -308,10 +310,10 @@ def test_unknown_only_where_the_null_matters(condition: str) -> None:
 @given(st.text(alphabet="ab()[]{}'\"., orandnotif<>=!|+-01", max_size=30))
 def test_any_text_is_read_or_refused(text: str) -> None:
     try:
-        expressions.reads(text)
+        expressions.find_reads(text)
     except ValueError:
         return
-    operator, operands = expressions.split(text)
+    operator, operands = expressions.split_expression(text)
     assert operator in ("or", "and", "not", "leaf")
     assert operands
 
@@ -320,4 +322,4 @@ def test_variables_of_a_real_templar_are_not_copied(tmp_path: Path) -> None:
     (check,) = load(tmp_path, item())
     assert check.that == ("host.hmm == false",)
     host = {"hmm": False}
-    assert engine.variables(host)["host"] is host
+    assert engine.make_variables(host)["host"] is host

@@ -14,17 +14,17 @@ from ansible.module_utils.gpu_host.evidence.interface import Listing, Outcome, R
 
 def test_choice_of_subjects() -> None:
     everything = list(gather.SUBJECTS)
-    assert gather.choose(["all"]) == gather.choose([]) == everything
-    assert gather.choose(["p2p", "gpus"]) == ["gpus", "p2p"]
+    assert gather.choose_subjects(["all"]) == gather.choose_subjects([]) == everything
+    assert gather.choose_subjects(["p2p", "gpus"]) == ["gpus", "p2p"]
     assert (
-        gather.choose(["!kernel_log"])
-        == gather.choose(["all", "!kernel_log"])
+        gather.choose_subjects(["!kernel_log"])
+        == gather.choose_subjects(["all", "!kernel_log"])
         == [name for name in everything if name != "kernel_log"]
     )
-    assert gather.choose(["gpus", "!gpus"]) == []
+    assert gather.choose_subjects(["gpus", "!gpus"]) == []
     for word in ("gpu", "!gpu"):
         with pytest.raises(ValueError, match="unknown subject"):
-            gather.choose([word])
+            gather.choose_subjects([word])
 
 
 @pytest.fixture

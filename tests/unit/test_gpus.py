@@ -18,8 +18,14 @@ from smi_host import block, evidence, gathered, xml
 XML, TEXT, TABLE, INDEX = gpus.XML, gpus.TEXT, gpus.TABLE, gpus.INDEX
 WHERE = "0000:01:00.0"
 # Elements of a block that is not well.
-TWO_MEMORIES = "<volatile><sram_uncorrectable_parity>1</sram_uncorrectable_parity><dram_uncorrectable>2</dram_uncorrectable></volatile>"
-REPAIR_DUE = "<volatile><dram_uncorrectable>0</dram_uncorrectable></volatile><channel_repair_pending>Yes</channel_repair_pending>"
+TWO_MEMORIES = (
+    "<volatile><sram_uncorrectable_parity>1</sram_uncorrectable_parity>"
+    "<dram_uncorrectable>2</dram_uncorrectable></volatile>"
+)
+REPAIR_DUE = (
+    "<volatile><dram_uncorrectable>0</dram_uncorrectable></volatile>"
+    "<channel_repair_pending>Yes</channel_repair_pending>"
+)
 ECC_GOES_OFF = "<current_ecc>Enabled</current_ecc><pending_ecc>Disabled</pending_ecc>"
 ROW_WAITS = "<remapped_row_pending>Yes</remapped_row_pending><remapped_row_failure>No</remapped_row_failure>"
 BRAKE = "<clocks_event_reason_hw_power_brake_slowdown>Active</clocks_event_reason_hw_power_brake_slowdown>"
@@ -260,9 +266,9 @@ def test_the_query_gives_the_index_where_a_gpu_is_missing_in_between() -> None:
     rows = "index, pci.bus_id, uuid\n0, 00000000:01:00.0, GPU-1\n2, 00000000:03:00.0, GPU-3\n"
     facts, _problems = gathered({XML: xml(block() + block("00000000:03:00.0"), attached=2), INDEX: rows})
     assert [gpu["index"] for gpu in facts["devices"].values()] == [0, 2]
-    assert gpus.indices(evidence({INDEX: rows})) == {0: "0000:01:00.0", 2: "0000:03:00.0"}
-    assert gpus.indices(evidence({XML: xml(block())})) == {0: "0000:01:00.0"}
-    assert gpus.indices(evidence({XML: xml(block(), attached=2)})) == {}, (
+    assert gpus.read_indices(evidence({INDEX: rows})) == {0: "0000:01:00.0", 2: "0000:03:00.0"}
+    assert gpus.read_indices(evidence({XML: xml(block())})) == {0: "0000:01:00.0"}
+    assert gpus.read_indices(evidence({XML: xml(block(), attached=2)})) == {}, (
         "with a GPU missing, the order of the blocks tells nothing"
     )
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from ansible.errors import AnsibleActionFail
+from ansible.module_utils.gpu_host.evidence import bundle as bundles
 from ansible.module_utils.gpu_host.probe.wanted import probes
 from ansible.module_utils.gpu_server.detection import sees_server
 
@@ -86,17 +89,17 @@ def test_when_the_server_is_looked_at(facts: dict[str, Any], seen: str) -> None:
 
 
 def gather(
-    monkeypatch: pytest.MonkeyPatch, answers: dict[str, dict[str, Any]], **args: Any
+    monkeypatch: pytest.MonkeyPatch, answers: dict[str, dict[str, Any]], check_mode: bool = False, **args: Any
 ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
     """(the result, the modules that ran with their arguments) of a live host whose modules give `answers`."""
     asked: dict[str, dict[str, Any]] = {}
 
     def execute(_self: Any, module_name: str, module_args: dict[str, Any], task_vars: dict[str, Any]) -> dict[str, Any]:
         asked[module_name] = module_args
-        return answers[module_name]
+        return dict(answers[module_name])
 
     monkeypatch.setattr(action("host_facts").ActionModule, "_execute_module", execute)
-    return run("host_facts", args, {"inventory_hostname": "gpu1"}), asked
+    return run("host_facts", args, {"inventory_hostname": "gpu1"}, check_mode), asked
 
 
 def fact(key: str, value: Any) -> dict[str, Any]:
@@ -166,3 +169,83 @@ def test_a_recorded_host_on_the_controller() -> None:
     result = run("host_facts", {"bundle": bundle}, {}, module_loader=modules)
     assert result["ansible_facts"]["p2p_probe"]["ran"] is True
     assert "inference_server" in result["ansible_facts"]
+
+
+MANIFEST = {"host": "gpu-17", "captured_at": 1.0, "uid": 0}
+SHORT = {"read": "/proc/version", "status": "ok", "text": "Lin", "truncated": True}
+LONG = {"read": "/proc/version", "status": "ok", "text": "Linux on gpu-17"}
+SMI = {"run": ["nvidia-smi", "-L"], "status": "ok", "stdout": "GPU 0", "rc": 0, "seconds": 0.1}
+
+
+def recorded(key: str, value: Any, *records: dict[str, Any]) -> dict[str, Any]:
+    return {**fact(key, value), "bundle_text": bundles.dump_bundle(MANIFEST, records)}
+
+
+CAPTURED = {
+    "gpu_facts": recorded("gpu_host", BUSY, SHORT, SMI),
+    "p2p_facts": recorded("p2p_probe", {"ran": True}, {**SMI, "stdout": "GPU 0, later"}),
+    "inference_server_facts": recorded("inference_server", None, LONG),
+}
+
+
+def test_one_bundle_holds_every_answer_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    target = tmp_path / "new/gpu1.jsonl.gz"
+    result, asked = gather(monkeypatch, CAPTURED, capture_dest=str(target))
+    assert all(arguments["capture"] is True for arguments in asked.values()) and len(asked) == 3
+    assert (result["dest"], result["records"], result["changed"]) == (str(target), 2, True)
+    assert "Linux" not in json.dumps(result), "what a bundle holds is in no result"
+    assert target.stat().st_mode & 0o777 == 0o600
+    written = bundles.load_bundle(str(target))
+    assert written.manifest["host"] == "gpu-17"
+    assert written.read("/proc/version").text == "Linux on gpu-17", "the longer reading serves both modules"
+    assert written.run(["nvidia-smi", "-L"]).text == "GPU 0", "the first answer, which the facts were made of"
+    again, _asked = gather(monkeypatch, CAPTURED, capture_dest=str(target))
+    assert again["changed"] is False
+
+
+def test_an_anonymous_bundle_does_not_name_the_host(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    target = tmp_path / "gpu1.jsonl.gz"
+    gather(monkeypatch, CAPTURED, capture_dest=str(target), capture_anonymous=True)
+    assert bundles.load_bundle(str(target)).manifest["host"] == "host"
+    assert bundles.load_bundle(str(target)).read("/proc/version").text == "Linux on host"
+
+
+def test_check_mode_writes_no_bundle(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    target = tmp_path / "gpu1.jsonl.gz"
+    result, _asked = gather(monkeypatch, CAPTURED, check_mode=True, capture_dest=str(target))
+    assert result["changed"] is True and not target.exists()
+
+
+def test_without_a_bundle_nothing_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    result, asked = gather(monkeypatch, ALL)
+    assert "dest" not in result and not any("capture" in arguments for arguments in asked.values())
+
+
+@pytest.mark.parametrize("text", ["junk", ""])
+def test_what_is_no_bundle_is_not_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str) -> None:
+    answers = {**CAPTURED, "p2p_facts": {**CAPTURED["p2p_facts"], "bundle_text": text}}
+    with pytest.raises(AnsibleActionFail, match="no bundle"):
+        gather(monkeypatch, answers, capture_dest=str(tmp_path / "x"))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_module_that_fails_leaves_the_bundle_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    answers = {**CAPTURED, "p2p_facts": {"failed": True, "msg": "no Python", "bundle_text": "half"}}
+    result, _asked = gather(monkeypatch, answers, capture_dest=str(tmp_path / "x"))
+    assert result["msg"] == "no Python" and "bundle_text" not in result
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_bundle_that_cannot_be_written_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(AnsibleActionFail, match="cannot be written"):
+        gather(monkeypatch, CAPTURED, capture_dest=str(tmp_path / "file/gpu1.jsonl.gz"))
+
+
+def test_a_recorded_host_captured_again_keeps_its_manifest(tmp_path: Path) -> None:
+    source = tmp_path / "one.jsonl"
+    source.write_text(bundles.dump_bundle({**MANIFEST, "anonymous": True}, [LONG]))
+    modules = SimpleNamespace(find_plugin=lambda name, mod_type: str(ROOT / "library" / (name + mod_type)))
+    target = tmp_path / "two.jsonl.gz"
+    run("host_facts", {"bundle": str(source), "capture_dest": str(target)}, {}, module_loader=modules)
+    assert bundles.load_bundle(str(target)).manifest == {"bundle": 1, **MANIFEST, "anonymous": True}

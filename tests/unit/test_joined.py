@@ -27,7 +27,7 @@ def not_installed() -> dict[str, Any]:
 
 
 def join(**facts: Any) -> dict[str, Any]:
-    return cross_facts.join({**dict.fromkeys(SUBJECTS), **facts}, Errors("joined"))
+    return cross_facts.join_facts({**dict.fromkeys(SUBJECTS), **facts}, Errors("joined"))
 
 
 def card(driver: str | None = "nvidia", width: int = 16) -> dict[str, Any]:
@@ -37,7 +37,7 @@ def card(driver: str | None = "nvidia", width: int = 16) -> dict[str, Any]:
 def test_nothing_known_makes_nothing_known() -> None:
     assert set(join().values()) == {None}
     assert set(cross_facts.SOURCES) == set(join()), "a fact without sources is unknown without a reason"
-    assert set(cross_facts.join({}, Errors("joined")).values()) == {None}
+    assert set(cross_facts.join_facts({}, Errors("joined")).values()) == {None}
 
 
 def test_a_card_that_the_driver_does_not_show() -> None:

@@ -20,7 +20,7 @@ NOW = 1_790_000_000.0
 
 
 def words(text: str) -> list[str]:
-    return kernel_cmdline.as_words(kernel_cmdline.parse(text))
+    return kernel_cmdline.format_words(kernel_cmdline.parse_command_line(text))
 
 
 def host(
@@ -51,11 +51,16 @@ def test_words_as_the_kernel_splits_them(text: str, found: list[str]) -> None:
 
 
 def test_the_last_of_two_values_counts() -> None:
-    assert kernel_cmdline.last_values(kernel_cmdline.parse("iommu=on ro iommu=pt")) == {"iommu": "pt", "ro": True}
+    assert kernel_cmdline.last_values(kernel_cmdline.parse_command_line("iommu=on ro iommu=pt")) == {
+        "iommu": "pt",
+        "ro": True,
+    }
 
 
 def test_module_parameters() -> None:
-    parameters = kernel_cmdline.parse("nvidia-uvm.uvm_disable_hmm=1 rd.driver.blacklist=nouveau quiet .x=1")
+    parameters = kernel_cmdline.parse_command_line(
+        "nvidia-uvm.uvm_disable_hmm=1 rd.driver.blacklist=nouveau quiet .x=1"
+    )
     assert kernel_cmdline.module_parameters(parameters)[0] == ("nvidia_uvm", "uvm_disable_hmm", "1")
 
 
@@ -162,7 +167,7 @@ class TestSamples:
 
     def test_asus(self) -> None:
         found: dict[str, Any] = kernel_cmdline.last_values(
-            kernel_cmdline.parse(self.sample("asus-esc8000a-amd-iommu-off"))
+            kernel_cmdline.parse_command_line(self.sample("asus-esc8000a-amd-iommu-off"))
         )
         assert (found["amd_iommu"], found["iommu"], found["mitigations"]) == ("off", "off", "off")
         assert "pcie_aspm" not in found and "pcie_port_pm" not in found

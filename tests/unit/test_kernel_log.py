@@ -75,7 +75,7 @@ def pci(host: Host) -> Host:
     ],
 )
 def test_every_form_of_a_line(raw: str, text: str, when: str | None) -> None:
-    line = log_lines.parse(raw, None, "before" if "+0.00" in raw or raw.startswith("  ") else None)
+    line = log_lines.parse_line(raw, None, "before" if "+0.00" in raw or raw.startswith("  ") else None)
     assert (line.text, line.when) == (text, when)
 
 
@@ -83,7 +83,7 @@ def test_seconds_since_boot_become_a_time_of_day() -> None:
     facts = log(
         BOOT + "[  100.0] NVRM: Xid (PCI:0000:01:00): 43, pid=1, x\n", Host(NOW).file("/proc/uptime", "500.0 1.0\n")
     )
-    assert facts["findings"][0]["last"] == log_lines.utc(NOW - 400)
+    assert facts["findings"][0]["last"] == log_lines.format_utc(NOW - 400)
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_seconds_since_boot_become_a_time_of_day() -> None:
     ],
 )
 def test_addresses_in_one_form(text: str, address: str | None) -> None:
-    assert gpu_addresses.normal_form(text) == address
+    assert gpu_addresses.normalise_address(text) == address
 
 
 LINES = {
@@ -311,7 +311,7 @@ def test_a_cut_log_loses_nothing_that_stands_before_the_cut(lines: list[str], cu
 
 def counted(data: bytes) -> list[tuple[Any, ...]]:
     collector = log_findings.Findings(lambda _address: None)
-    for line in log_lines.lines(data, log_patterns.HINT, None):
+    for line in log_lines.find_lines(data, log_patterns.HINT, None):
         collector.add(line)
     return [(item["kind"], item["address"], item["code"], item["count"]) for item in collector.result()]
 

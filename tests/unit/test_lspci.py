@@ -37,7 +37,7 @@ def sample(name: str) -> str:
 
 
 def assembled(text: str) -> dict[str, Any]:
-    return pci.assemble(lspci.parse(text))
+    return pci.assemble_facts(lspci.parse_lspci(text))
 
 
 def test_the_tree_gives_the_paths_that_sysfs_gives() -> None:
@@ -46,12 +46,12 @@ def test_the_tree_gives_the_paths_that_sysfs_gives() -> None:
 
 def test_bus_numbers_give_the_paths_that_sysfs_gives() -> None:
     assert {
-        address: (device["path"], device["root_complex"]) for address, device in lspci.parse(VVV).items()
+        address: (device["path"], device["root_complex"]) for address, device in lspci.parse_lspci(VVV).items()
     } == sysfs_paths()
 
 
 def test_a_whole_block_tells_driver_numa_node_and_group() -> None:
-    device = lspci.parse(VVV)["0000:21:00.0"]
+    device = lspci.parse_lspci(VVV)["0000:21:00.0"]
     assert (device["driver"], device["numa_node"], device["iommu_group"], device["class"]) == ("e1000e", 0, "31", None)
     assert [(bar["index"], bar["kind"], bar["size_mib"]) for bar in device["bars"]][:2] == [
         (0, "memory", 0.125),
@@ -81,7 +81,7 @@ def test_without_root_lspci_denies_access_and_acs_is_unknown() -> None:
         "Capabilities: <access denied>",
         "Kernel driver in use: pcieport",
     )
-    device = lspci.parse("00:01.1 PCI bridge: X\n" + "".join("\t%s\n" % line for line in lines))["0000:00:01.1"]
+    device = lspci.parse_lspci("00:01.1 PCI bridge: X\n" + "".join("\t%s\n" % line for line in lines))["0000:00:01.1"]
     assert (device["config"]["acs"], device["config"]["express"], device["config"]["secondary_bus"]) == (None, None, 1)
 
 
@@ -103,20 +103,20 @@ def test_gb200_root_ports_are_no_gpus() -> None:
 
 
 def test_downgraded_lines_without_devices_belong_to_nobody() -> None:
-    assert lspci.parse(sample("grep-downgraded-without-device-lines")) == {}
+    assert lspci.parse_lspci(sample("grep-downgraded-without-device-lines")) == {}
 
 
 def test_a_root_port_that_redirects() -> None:
     """ACSCtl counts, ACSCap does not; blank lines and blanks for tabs."""
-    device = lspci.parse(sample("amd-gpp-acs-redirect-on"))["0000:00:01.1"]
+    device = lspci.parse_lspci(sample("amd-gpp-acs-redirect-on"))["0000:00:01.1"]
     assert device["config"]["acs"]["control_raw"] == "001d"
     assert device["config"]["acs"]["capabilities"]["translation_blocking"] is True
     assert device["config"]["acs"]["control"]["translation_blocking"] is False
 
 
 def test_four_gpus_below_two_switches_without_redirect() -> None:
-    devices = lspci.parse(sample("rtxpro6000-pex890xx-acs-redirect-off"))
-    facts = pci.assemble(devices)
+    devices = lspci.parse_lspci(sample("rtxpro6000-pex890xx-acs-redirect-off"))
+    facts = pci.assemble_facts(devices)
     assert list(facts["gpus"]) == ["0000:06:00.0", "0000:07:00.0", "0000:75:00.0", "0000:76:00.0"]
     assert {gpu["driver"] for gpu in facts["gpus"].values()} == {"nvidia"}
     assert {gpu["link"]["width"] for gpu in facts["gpus"].values()} == {16}  # idle at 2.5 GT/s, on all lanes

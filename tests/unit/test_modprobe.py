@@ -20,7 +20,7 @@ SAMPLES = Path(__file__).resolve().parents[2].parent / "shared" / "samples" / "m
 
 def parsed(text: str) -> modprobe.Configuration:
     result = modprobe.Configuration()
-    modprobe.parse(text, "/etc/modprobe.d/x.conf", result)
+    modprobe.parse_configuration(text, "/etc/modprobe.d/x.conf", result)
     return result
 
 
@@ -83,7 +83,7 @@ def test_a_file_of_an_earlier_directory_hides_its_namesake_and_names_decide_the_
         host.directory(directory, {name: {} for name in names})
         for name in names:
             host.file("%s/%s" % (directory, name), "options nvidia p=%s\n" % directory)
-    result = modprobe.read(host, Errors("modules"))
+    result = modprobe.read_configuration(host, Errors("modules"))
     # Bytes, not a dictionary's order: C before a before b.
     assert list(result.files) == ["/usr/lib/modprobe.d/C.conf", "/run/modprobe.d/a.conf", "/etc/modprobe.d/b.conf"]
     assert result.options[-1].value == "/etc/modprobe.d"
@@ -93,7 +93,7 @@ def test_a_file_of_an_earlier_directory_hides_its_namesake_and_names_decide_the_
 def test_a_file_that_cannot_be_read_leaves_the_configuration_incomplete() -> None:
     host = Host().directory("/etc/modprobe.d", {"a.conf": {}}).file("/etc/modprobe.d/a.conf", status="denied")
     errors = Errors("modules")
-    assert modprobe.read(host, errors).complete is False
+    assert modprobe.read_configuration(host, errors).complete is False
     assert errors.entries[0]["needs_root"] is True
 
 
@@ -115,7 +115,7 @@ def test_any_text_is_survived(text: str) -> None:
 )
 def test_quoted_values_come_back_as_they_were(pairs: list[tuple[str, str]]) -> None:
     line = " ".join('%s="%s"' % pair for pair in pairs)
-    assert modprobe.parameters(line) == pairs
+    assert modprobe.parse_parameters(line) == pairs
 
 
 @pytest.mark.skipif(not SAMPLES.is_dir(), reason="no samples beside this checkout")

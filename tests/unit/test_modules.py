@@ -129,7 +129,7 @@ def test_modules_that_cannot_be_listed_are_unknown_not_absent() -> None:
 
 
 def test_the_recording_of_the_h200_host() -> None:
-    facts, _errors = gathered(modules, bundle.load(str(RECORDED / "h200-x2.jsonl.gz")))
+    facts, _errors = gathered(modules, bundle.load_bundle(str(RECORDED / "h200-x2.jsonl.gz")))
     assert (
         facts["nvidia"]["loaded"] is True and facts["nvidia"]["references"] is None
     )  # this kernel counts no references
@@ -170,8 +170,8 @@ class TestInitramfs:
 
 @given(st.text())
 def test_any_value_is_survived(text: str) -> None:
-    assert isinstance(module_values.live(text), (bool, int, str))
-    assert isinstance(module_values.configured("x", text, 3), (bool, int, str))
+    assert isinstance(module_values.parse_live_value(text), (bool, int, str))
+    assert isinstance(module_values.parse_configured_value("x", text, 3), (bool, int, str))
     assert isinstance(module_values.registry_dwords(text), dict)
 
 

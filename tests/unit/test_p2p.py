@@ -111,8 +111,8 @@ def test_what_is_no_known_status_is_unknown(cell: str) -> None:
     ],
 )
 def test_every_layout(text: str) -> None:
-    parsed = topo_matrix.parse(text.encode())
-    assert set(p2p.statuses(parsed).values()) == {"OK"} and len(p2p.statuses(parsed)) == 6
+    parsed = topo_matrix.parse_matrix(text.encode())
+    assert set(p2p.read_statuses(parsed).values()) == {"OK"} and len(p2p.read_statuses(parsed)) == 6
 
 
 def test_a_missing_row_leaves_its_pairs_unknown() -> None:

@@ -234,9 +234,9 @@ def test_only_what_matters_is_read_in_detail() -> None:
     tree = two_direct()
     tree.device("0000:03:00.0", ids="8086:10d3", device_class="20000", driver="e1000e")
     evidence = tree.evidence()
-    devices = pci_devices.inventory(evidence, Errors("pci"))
+    devices = pci_devices.read_inventory(evidence, Errors("pci"))
     assert devices is not None
-    assert pci.interesting(devices) == {A, B, "0000:00:01.1", "0000:40:01.1"}
+    assert pci.choose_devices(devices) == {A, B, "0000:00:01.1", "0000:40:01.1"}
 
 
 def test_bridges_and_audio_of_nvidia_are_no_gpus() -> None:
@@ -273,8 +273,10 @@ def test_the_path_below_a_domain_of_its_own_begins_at_the_last_root() -> None:
 
 
 def recorded_as_gpus(name: str, which: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """A guest that QEMU ran, its `which` devices taken for GPUs: sysfs as recorded, configuration space from lspci's
-    dump."""
+    """A guest that QEMU ran, its `which` devices taken for GPUs.
+
+    Sysfs as recorded, configuration space from lspci's dump.
+    """
     tree = Tree()
     dump = gzip.decompress((RECORDINGS / (name + "-lspci-vvvxxxx.txt.gz")).read_bytes()).decode()
     spaces: dict[str, bytes] = {}

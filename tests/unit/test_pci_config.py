@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 RECORDINGS = Path(__file__).resolve().parents[1] / "fixtures" / "recordings" / "qemu"
 DUMP = gzip.decompress((RECORDINGS / "tcg-q35-acs8-lspci-vvvxxxx.txt.gz").read_bytes()).decode()
-WORDS = lspci.parse(gzip.decompress((RECORDINGS / "tcg-q35-acs8-lspci-vvv.txt.gz").read_bytes()).decode())
+WORDS = lspci.parse_lspci(gzip.decompress((RECORDINGS / "tcg-q35-acs8-lspci-vvv.txt.gz").read_bytes()).decode())
 
 
 def dumped() -> dict[str, bytes]:
@@ -37,14 +37,14 @@ GOOD = pci_tree.config(pci_tree.ROOT_PORT, pci_tree.REDIRECT, secondary=1)
 
 def test_the_recording_holds_what_these_tests_are_about() -> None:
     assert len(BYTES) == len(WORDS) == 37
-    kinds = [(config_space.parse(data) or {}).get("express") for data in BYTES.values()]
+    kinds = [(config_space.parse_config_space(data) or {}).get("express") for data in BYTES.values()]
     assert {express["kind"] for express in kinds if express} == {"root_port", "upstream", "downstream", "endpoint"}
 
 
 @pytest.mark.parametrize("address", sorted(BYTES))
 def test_bytes_and_lspcis_words_agree(address: str) -> None:
     """The words come from lspci's own decoder (`-vvv`, without the dump), the bytes from ours."""
-    ours, theirs = config_space.parse(BYTES[address]), WORDS[address]["config"]
+    ours, theirs = config_space.parse_config_space(BYTES[address]), WORDS[address]["config"]
     assert ours is not None
     assert {name: ours[name] for name in ("secondary_bus", "subordinate_bus", "acs", "resizable_bars")} == {
         name: theirs[name] for name in ("secondary_bus", "subordinate_bus", "acs", "resizable_bars")
@@ -61,20 +61,20 @@ def test_acs_control_bit_by_bit(value: int, redirects: bool) -> None:
     data = bytearray(BYTES["0000:20:00.0"])
     offset = config_space.walk_extended(bytes(data), True)[0][config_space.EXT_ACS]
     struct.pack_into("<H", data, offset + 6, value)
-    acs = (config_space.parse(bytes(data)) or {})["acs"]
+    acs = (config_space.parse_config_space(bytes(data)) or {})["acs"]
     assert acs["control_raw"] == "%04x" % value
     assert acs["control"]["source_validation"] == bool(value & 1)
     assert (acs["control"]["request_redirect"] or acs["control"]["completion_redirect"]) == redirects
 
 
 def test_a_port_without_the_capability_has_none() -> None:
-    assert (config_space.parse(BYTES["0000:00:0c.0"]) or {})["acs"] is False
+    assert (config_space.parse_config_space(BYTES["0000:00:0c.0"]) or {})["acs"] is False
 
 
 @pytest.mark.parametrize("length", [*range(0, 300), 500, 0x2A0, 0x2A7, 1000, 4095])
 def test_a_cut_makes_unknown_never_wrong(length: int) -> None:
-    whole = config_space.parse(pci_tree.config(pci_tree.ROOT_PORT, pci_tree.REDIRECT, secondary=5))
-    cut = config_space.parse(pci_tree.config(pci_tree.ROOT_PORT, pci_tree.REDIRECT, secondary=5)[:length])
+    whole = config_space.parse_config_space(pci_tree.config(pci_tree.ROOT_PORT, pci_tree.REDIRECT, secondary=5))
+    cut = config_space.parse_config_space(pci_tree.config(pci_tree.ROOT_PORT, pci_tree.REDIRECT, secondary=5)[:length])
     assert whole is not None
     if length < 64:
         assert cut is None
@@ -87,37 +87,39 @@ def test_a_cut_makes_unknown_never_wrong(length: int) -> None:
 
 
 def test_an_ordinary_user_sees_64_bytes() -> None:
-    seen = config_space.parse(pci_tree.config(pci_tree.ROOT_PORT, pci_tree.REDIRECT, secondary=5)[:64])
+    seen = config_space.parse_config_space(pci_tree.config(pci_tree.ROOT_PORT, pci_tree.REDIRECT, secondary=5)[:64])
     assert seen is not None
     assert (seen["secondary_bus"], seen["express"], seen["acs"], seen["resizable_bars"]) == (5, None, None, None)
 
 
 def test_all_ones_is_no_answer() -> None:
-    assert config_space.parse(b"\xff" * 4096) is None
+    assert config_space.parse_config_space(b"\xff" * 4096) is None
     lost_above = pci_tree.config()[:256] + b"\xff" * 3840
-    assert (config_space.parse(lost_above) or {})["acs"] is None
+    assert (config_space.parse_config_space(lost_above) or {})["acs"] is None
 
 
 def test_lists_that_run_in_a_circle_end() -> None:
     data = bytearray(pci_tree.config(acs=0))
     data[0x60], data[0x61] = 0x05, 0x60  # a capability that points to itself
     struct.pack_into("<I", data, 0x2A0, 0x0002 | 1 << 16 | 0x100 << 20)  # and an extended one that points back
-    seen = config_space.parse(bytes(data))
+    seen = config_space.parse_config_space(bytes(data))
     assert seen is not None
     assert (seen["express"], seen["acs"], seen["capabilities_known"]) == (None, None, False)
 
 
 def test_resizable_bar() -> None:
-    """A card with 256 MiB now and 32 GiB at most, and one with 512 TiB as the largest size (upper half of the control
-    register)."""
+    """A card with 256 MiB now and 32 GiB at most, and one with 512 TiB as the largest size.
+
+    The latter stands in the upper half of the control register.
+    """
     data = bytearray(pci_tree.config())
     struct.pack_into("<I", data, 0x100, 0x15 | 1 << 16)
     struct.pack_into("<II", data, 0x104, 0x0000FC00 << 4 | 0x10, 1 | 1 << 5 | 8 << 8)
-    assert (config_space.parse(bytes(data)) or {})["resizable_bars"] == [
+    assert (config_space.parse_config_space(bytes(data)) or {})["resizable_bars"] == [
         {"index": 1, "size_mib": 256, "max_size_mib": 32768}
     ]
     struct.pack_into("<II", data, 0x104, 0, 2 | 1 << 5 | 17 << 8 | 2 << 16)
-    assert (config_space.parse(bytes(data)) or {})["resizable_bars"] == [
+    assert (config_space.parse_config_space(bytes(data)) or {})["resizable_bars"] == [
         {"index": 2, "size_mib": 131072, "max_size_mib": 1 << 29}
     ]
 
@@ -135,6 +137,6 @@ def test_resizable_bar() -> None:
 )
 def test_any_bytes_are_read_without_a_fault_and_soon(data: bytes) -> None:
     began = time.monotonic()
-    seen = config_space.parse(data)
+    seen = config_space.parse_config_space(data)
     assert time.monotonic() - began < 0.5
     assert seen is None or {"express", "acs", "resizable_bars"} <= set(seen)

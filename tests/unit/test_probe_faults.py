@@ -1,5 +1,7 @@
-"""The real worker on a stand-in for libcuda: every way in which CUDA or a pair of GPUs can fail is a fact, in bounded
-time."""
+"""The real worker on a stand-in for libcuda.
+
+Every way in which CUDA or a pair of GPUs can fail is a fact, in bounded time.
+"""
 
 from __future__ import annotations
 
@@ -75,7 +77,7 @@ one, other = Gpu(cuda, 0), Gpu(cuda, 1)
 one.open(64 * MIB), other.open(64 * MIB)
 one.enable(other), other.enable(one)
 host = HostMemory(cuda, one, 64 * MIB)
-print(json.dumps([deliver.check(one, other, method, host) for method in deliver.METHODS]))
+print(json.dumps([deliver.check_delivery(one, other, method, host) for method in deliver.METHODS]))
 """
     command = [sys.executable, "-c", script, str(ROOT / "module_utils")]
     answer = subprocess.run(
@@ -214,7 +216,7 @@ def test_a_transfer_that_hangs_costs_its_pair_only(library: Path) -> None:
     raw = run_probe(library, options={"pair_limit_s": 1.5}, STANDIN_GPUS="3", STANDIN_HANG="0>1")
     assert [event["kind"] for event in raw["events"]] == ["hung"]
     context: dict[str, Any] = {"topology": {}, "p2p": {}, "in_guest": None}
-    found = p2p_probe.build(raw, p2p_probe._empty(), context)
+    found = p2p_probe.fill_result(raw, p2p_probe._empty(), context)
     assert found["hung_pairs"] == [AB] and found["pairs"][AB]["failed_rung"] == "delivered"
     # Both directions of a round are left out together; every other pair is measured.
     others = {name: verdict for name, verdict in verdicts(found).items() if {A, B} != set(name.split("->"))}
@@ -223,7 +225,7 @@ def test_a_transfer_that_hangs_costs_its_pair_only(library: Path) -> None:
 
 def test_a_gpu_lost_in_the_middle_takes_only_its_own_pairs(library: Path) -> None:
     raw = run_probe(library, STANDIN_GPUS="4", STANDIN_LOST="1@700")
-    found = p2p_probe.build(raw, p2p_probe._empty(), {"topology": {}, "p2p": {}, "in_guest": None})
+    found = p2p_probe.fill_result(raw, p2p_probe._empty(), {"topology": {}, "p2p": {}, "in_guest": None})
     assert raw["events"] and all(event["kind"] == "lost" for event in raw["events"])
     assert {verdict for name, verdict in verdicts(found).items() if B not in name} == {"ok"}
     assert "ok" not in {verdict for name, verdict in verdicts(found).items() if B in name}

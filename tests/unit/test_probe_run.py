@@ -62,8 +62,10 @@ def test_the_whole_probe_ends_in_time(library: Path) -> None:
 def test_a_child_that_cannot_be_killed_is_left_behind_and_described(
     library: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No test can make an unkillable process. Here the signal does not reach it, and the rest of the way is the real
-    one."""
+    """No test can make an unkillable process.
+
+    Here the signal does not reach it, and the rest of the way is the real one.
+    """
     pids: list[int] = []
     monkeypatch.setattr(worker_run.os, "killpg", lambda pid, number: pids.append(pid))
     monkeypatch.setattr(worker_run, "KILL_GRACE_SECONDS", 0.2)
@@ -128,15 +130,17 @@ def test_working_gpus_are_left_alone(library: Path, answers: dict[tuple[str, ...
 
 def test_junk_of_nvidia_smi_never_reads_as_idle_and_never_raises(library: Path) -> None:
     junk = {p2p_probe.APPS_COMMAND: "\x00,,\n", p2p_probe.GPUS_COMMAND: "[N/A], [N/A]\n\xff"}
-    gate = p2p_probe.idle_gate(Host(library, junk), Errors("probe"))
+    gate = p2p_probe.check_idle(Host(library, junk), Errors("probe"))
     assert gate["busy"] is None and "nothing says whether the GPUs are idle" in gate["reason"]
 
 
 def test_a_recorded_probe_replays_to_the_same_facts(library: Path) -> None:
     recorder = bundle.RecordingEvidence(Host(library, STANDIN_CORRUPT="0>1"))
-    live = p2p_probe.facts(recorder, {"collective": "false"}, Errors("probe"))
-    text = bundle.dump({"captured_at": 1.0}, recorder.records)
-    replayed = p2p_facts.facts(bundle.parse(text.encode()), {"collective": "false"})["ansible_facts"]["p2p_probe"]
+    live = p2p_probe.gather(recorder, {"collective": "false"}, Errors("probe"))
+    text = bundle.dump_bundle({"captured_at": 1.0}, recorder.records)
+    replayed = p2p_facts.facts(bundle.parse_bundle(text.encode()), {"collective": "false"})["ansible_facts"][
+        "p2p_probe"
+    ]
     errors = replayed.pop("errors")
     assert replayed == json.loads(json.dumps(live)) and replayed["undelivered_pairs"] == [AB]
     assert errors == []
@@ -227,5 +231,5 @@ def test_collective_needs_idle_gpus_and_two_of_them(library: Path) -> None:
     )
     assert "in use" in busy["collective"]["reason"]
     host = Host(library)
-    host.commands[all_reduce.COLLECTIVE_COMMAND] = all_reduce.command("/nonexistent/python", {})
+    host.commands[all_reduce.COLLECTIVE_COMMAND] = all_reduce.make_command("/nonexistent/python", {})
     assert "/nonexistent/python does not run" in host.facts(collective="auto")["collective"]["reason"]

@@ -63,15 +63,15 @@ def pair(
 def test_the_least_bandwidth_by_path_and_link(
     path: str, ends: dict[str, Any], in_guest: bool, rate: float, good: bool
 ) -> None:
-    least = pair_verdict.least_bandwidth(path, (ends, ends), None, in_guest)
+    least = pair_verdict.expect_bandwidth(path, (ends, ends), None, in_guest)
     assert (least["gb_s"] is None or rate >= least["gb_s"]) is good, least
-    verdict = pair_verdict.judge(pair(rate, 1.0, control=5.0), least)
+    verdict = pair_verdict.judge_pair(pair(rate, 1.0, control=5.0), least)
     assert verdict["verdict"] == ("ok" if good else "slow")
     assert good or least["basis"] in verdict["reason"]
 
 
 def test_the_slower_of_two_links_counts() -> None:
-    assert pair_verdict.least_bandwidth("NODE", (GEN5, GEN4), None, False)["basis"].startswith("PCIe 16 GT/s x16")
+    assert pair_verdict.expect_bandwidth("NODE", (GEN5, GEN4), None, False)["basis"].startswith("PCIe 16 GT/s x16")
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_the_slower_of_two_links_counts() -> None:
     ],
 )
 def test_the_first_rung_that_fails(found: dict[str, Any], verdict: str, rung: str | None) -> None:
-    judged = pair_verdict.judge(found, NOTHING_KNOWN)
+    judged = pair_verdict.judge_pair(found, NOTHING_KNOWN)
     assert (judged["verdict"], judged["failed_rung"]) == (verdict, rung)
     assert judged["reason"]
 
@@ -127,7 +127,7 @@ def test_a_flag_that_never_shows_is_data_that_does_not_arrive() -> None:
         "copy_12k_back_to_back": {"median": 1.0},
         "flag_round_trip": {"median": None, "no_answer": True, "reason": "after 0 of 550 trips"},
     }
-    assert pair_verdict.judge(pair(53.0, 1.0, latency_us=flags), NOTHING_KNOWN)["verdict"] == "not_delivered"
+    assert pair_verdict.judge_pair(pair(53.0, 1.0, latency_us=flags), NOTHING_KNOWN)["verdict"] == "not_delivered"
 
 
 def measured(total_into_one: float, total_of_all: float) -> dict[str, Any]:
@@ -140,7 +140,7 @@ def measured(total_into_one: float, total_of_all: float) -> dict[str, Any]:
         "all_at_once": {"bandwidth_gb_s": {"median": total_of_all}, "corrupt_pairs": []},
         "cuda": {"initialised": True},
     }
-    return p2p_probe.build(raw, p2p_probe._empty(), {"topology": {}, "p2p": {}, "in_guest": False})
+    return p2p_probe.fill_result(raw, p2p_probe._empty(), {"topology": {}, "p2p": {}, "in_guest": False})
 
 
 def test_a_collapse_under_load_shows_only_there() -> None:
@@ -161,7 +161,7 @@ host:12:53 [1] NCCL INFO Connected all rings
 
 
 def test_transports_of_nccl() -> None:
-    found = all_reduce.transports(NCCL_LOG, {0: "0000:01:00.0", 1: "0000:11:00.0"})
+    found = all_reduce.parse_transports(NCCL_LOG, {0: "0000:01:00.0", 1: "0000:11:00.0"})
     assert found == {
         "0000:01:00.0->0000:11:00.0": ["P2P/CUMEM", "P2P/CUMEM/read"],
         "0000:11:00.0->0000:01:00.0": ["SHM/direct/direct"],
@@ -196,7 +196,7 @@ def arm(state: str = "finished", wrong: int = 0, **more: Any) -> dict[str, Any]:
 def test_the_all_reduce_is_judged_against_its_control(
     configured: dict[str, Any], control: dict[str, Any], verdict: str
 ) -> None:
-    found = all_reduce.facts({"arms": {"configured": configured, "p2p_disabled": control}}, None)
+    found = all_reduce.summarise_all_reduce({"arms": {"configured": configured, "p2p_disabled": control}}, None)
     assert found["verdict"] == verdict
     assert (found["explanation"] is None) is (verdict == "ok")
 
@@ -209,7 +209,7 @@ def test_bus_bandwidth_is_reckoned_as_nccl_tests_does() -> None:
 
 
 def test_pairs_that_nccl_does_not_join_by_p2p_are_named() -> None:
-    found = all_reduce.facts(
+    found = all_reduce.summarise_all_reduce(
         {"arms": {"configured": arm(transports={"a->b": ["SHM/direct/direct"], "b->a": ["P2P/CUMEM"]})}}, None
     )
     assert found["pairs_without_p2p"] == ["a->b via SHM/direct/direct"]
@@ -219,7 +219,8 @@ RANK = """
 import json, os, sys, time
 rank, how = int(os.environ["RANK"]), os.environ["HOW"]
 print("a library says hello")
-print(json.dumps({"rank": rank, "torch": "2", "nccl": "2.28.9", "pci_address": "0000:0%d:00.0" % (rank + 1)}), flush=True)
+address = "0000:0%d:00.0" % (rank + 1)
+print(json.dumps({"rank": rank, "torch": "2", "nccl": "2.28.9", "pci_address": address}), flush=True)
 path = os.environ["NCCL_DEBUG_FILE"].replace("%p", str(os.getpid()))
 open(path, "w").write("x NCCL INFO Channel 00/0 : %d[0] -> %d[1] via P2P/CUMEM\\nx NCCL WARN odd\\n" % (rank, 1 - rank))
 if how == "hang" and rank and "NCCL_P2P_DISABLE" not in os.environ:
@@ -227,7 +228,8 @@ if how == "hang" and rank and "NCCL_P2P_DISABLE" not in os.environ:
 if how == "fail" and rank:
     sys.exit("RuntimeError: NCCL error")
 for size in os.environ["PROBE_SIZES"].split(","):
-    print(json.dumps({"size_bytes": int(size), "wrong": 0, "first_wrong": None, "seconds": [1e-5] * 5, "rounds": 4}), flush=True)
+    figures = {"size_bytes": int(size), "wrong": 0, "first_wrong": None, "seconds": [1e-5] * 5, "rounds": 4}
+    print(json.dumps(figures), flush=True)
 """
 
 
@@ -235,8 +237,8 @@ for size in os.environ["PROBE_SIZES"].split(","):
 def test_ranks_are_started_watched_and_ended(monkeypatch: pytest.MonkeyPatch, how: str, verdict: str) -> None:
     monkeypatch.setattr(all_reduce, "RANK", RANK)
     monkeypatch.setattr(all_reduce, "ARM_LIMIT_S", 3.0)
-    raw = all_reduce.run(sys.executable, 2, {"HOW": how}, sizes=(12288,))
-    found = all_reduce.facts(raw, None)
+    raw = all_reduce.run_all_reduce(sys.executable, 2, {"HOW": how}, sizes=(12288,))
+    found = all_reduce.summarise_all_reduce(raw, None)
     assert found["verdict"] == verdict, raw
     configured = raw["arms"]["configured"]
     assert configured["transports"] == {
@@ -307,14 +309,14 @@ class Seat:
 @pytest.mark.parametrize("count", [2, 3, 4, 7, 8, 16])
 def test_the_schedule_has_every_pair_once_and_no_gpu_twice_in_a_round(count: int) -> None:
     seats: Any = [Seat(number) for number in range(count)]
-    table = load.rounds(seats, lambda one, other: True)
+    table = load.make_rounds(seats, lambda one, other: True)
     assert len(table) == (count - 1 if count % 2 == 0 else count)
     for turn in table:
         busy = [seat.address for couple in turn for seat in couple]
         assert len(busy) == len(set(busy))
     pairs = [frozenset((one.address, other.address)) for turn in table for one, other in turn]
     assert len(pairs) == len(set(pairs)) == count * (count - 1) // 2
-    assert len(load.rounds(seats, lambda one, other: True, one_by_one=True)) == len(pairs)
+    assert len(load.make_rounds(seats, lambda one, other: True, one_by_one=True)) == len(pairs)
 
 
 @pytest.mark.parametrize(
@@ -331,7 +333,7 @@ def test_addresses_are_the_kernels(text: str, address: str) -> None:
 
 
 def test_a_figure_has_its_spread() -> None:
-    assert measure.figure([3.0, 1.0, 2.0, 10.0], size_mib=1) == {
+    assert measure.summarise_samples([3.0, 1.0, 2.0, 10.0], size_mib=1) == {
         "median": 2.5,
         "min": 1.0,
         "max": 10.0,

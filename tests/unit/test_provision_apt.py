@@ -25,7 +25,7 @@ def test_steps_of_a_simulation() -> None:
         "Remv nouveau-firmware [1.0]\n"
         "Conf dkms (3.0.12-1 Debian:12/stable [all])\n"
     )
-    found = [(step["action"], step["package"], step["to"]) for step in apt_parsing.steps(text, {})]
+    found = [(step["action"], step["package"], step["to"]) for step in apt_parsing.parse_steps(text, {})]
     assert found == [
         ("upgrade", "nvidia-smi", "580.95.05-1"),
         ("install", "dkms", "3.0.12-1"),
@@ -49,7 +49,7 @@ def test_steps_of_a_simulation() -> None:
     ],
 )
 def test_sizes(text: str, expected: tuple[Any, Any]) -> None:
-    assert apt_parsing.sizes(text) == expected
+    assert apt_parsing.parse_sizes(text) == expected
 
 
 ORDERED = [
@@ -72,7 +72,7 @@ ORDERED = [
 
 def test_versions_sort_as_dpkg_sorts_them() -> None:
     for left, right in zip(ORDERED, ORDERED[1:]):
-        assert apt_parsing.newer(right, left) and not apt_parsing.newer(left, right), (left, right)
+        assert apt_parsing.is_newer(right, left) and not apt_parsing.is_newer(left, right), (left, right)
         assert subprocess.run(["dpkg", "--compare-versions", right, "gt", left], check=False).returncode == 0, (
             left,
             right,
@@ -91,7 +91,7 @@ def test_versions_sort_as_dpkg_sorts_them() -> None:
     ],
 )
 def test_fits(version: str, wanted: str, expected: bool) -> None:
-    assert apt_parsing.fits(version, wanted) is expected
+    assert apt_parsing.version_fits(version, wanted) is expected
 
 
 def release(tmp_path: Path, text: str) -> str:
@@ -111,13 +111,13 @@ def release(tmp_path: Path, text: str) -> str:
     ],
 )
 def test_system(tmp_path: Path, text: str, packages: dict[str, Any], key: str) -> None:
-    found = systems.system(release(tmp_path, text), packages)
+    found = systems.read_system(release(tmp_path, text), packages)
     assert found["key"] == key
     assert systems.choose_system({**found, "architecture": "x86_64"}, SYSTEMS)["label"]
 
 
 def test_unsupported_system_lists_what_is_supported(tmp_path: Path) -> None:
-    found = systems.system(release(tmp_path, 'ID=arch\nPRETTY_NAME="Arch Linux"\n'))
+    found = systems.read_system(release(tmp_path, 'ID=arch\nPRETTY_NAME="Arch Linux"\n'))
     with pytest.raises(
         PlanError, match=r"Arch Linux is not supported\. Supported are: Debian 12, .*Proxmox VE 9 \(untested\)"
     ):
@@ -141,11 +141,11 @@ def test_every_apt_system_has_a_verified_repository_and_its_packages() -> None:
             loose = [
                 package
                 for package in row["packages"][kind]
-                if package != "dkms" and not apt_parsing.matches(package, managed)
+                if package != "dkms" and not apt_parsing.matches_pattern(package, managed)
             ]
             assert loose == [], (name, kind)
         assert not any(
-            apt_parsing.matches(package, managed) and not apt_parsing.matches(package, exempt)
+            apt_parsing.matches_pattern(package, managed) and not apt_parsing.matches_pattern(package, exempt)
             for package in ("libnvidia-container1", "nvidia-container-toolkit", "cuda-toolkit-12-8")
         )
 
@@ -174,7 +174,7 @@ def test_every_apt_system_has_a_verified_repository_and_its_packages() -> None:
     ],
 )
 def test_headers(kernel: str, packages: list[str], running: list[str], coming: list[str]) -> None:
-    found = systems.headers({"kernel": kernel}, {name: {} for name in packages})
+    found = systems.choose_headers({"kernel": kernel}, {name: {} for name in packages})
     assert found == {"running": running, "coming": coming}
 
 
@@ -204,8 +204,8 @@ def test_pin_lets_one_branch_in_and_nothing_else() -> None:
 def test_distribution_mirror(tmp_path: Path, name: str, text: str) -> None:
     (tmp_path / "sources.list.d").mkdir()
     (tmp_path / name).write_text(text)
-    assert apt_sources.distribution_mirror("bookworm", str(tmp_path)) == "http://mirror.example/debian"
-    assert apt_sources.distribution_mirror("trixie", str(tmp_path)) == ""
+    assert apt_sources.find_mirror("bookworm", str(tmp_path)) == "http://mirror.example/debian"
+    assert apt_sources.find_mirror("trixie", str(tmp_path)) == ""
 
 
 class FakeApt:
@@ -226,10 +226,12 @@ class FakeApt:
 
 def planner(apt: FakeApt, monkeypatch: pytest.MonkeyPatch, **options: Any) -> apt_planning.Planner:
     own = {"key": "debian12", "label": "Debian 12", "codename": "bookworm", "architecture": "x86_64", "kernel": "6.1.0"}
-    monkeypatch.setattr(apt_planning, "system", lambda **_ignored: own)
+    monkeypatch.setattr(apt_planning, "read_system", lambda **_ignored: own)
     defaults: dict[str, Any] = {
-        "systems": SYSTEMS, "source": "none", "repository": {}, "package_set": "", "packages": [], "headers": False, "version": "",
-        "managed": TABLE["nvidia_apt_driver_packages"], "exempt": TABLE["nvidia_apt_other_packages"], "pin_path": "", "hold": None, "forbid": [],
+        "systems": SYSTEMS, "source": "none", "repository": {}, "package_set": "", "packages": [], "headers": False,
+        "version": "",
+        "managed": TABLE["nvidia_apt_driver_packages"], "exempt": TABLE["nvidia_apt_other_packages"], "pin_path": "",
+        "hold": None, "forbid": [],
         "forbid_reason": "", "recommends": False, "upgrade": False, "allow_downgrade": False, "refuse_runfile": False,
     }  # fmt: skip
     return apt_planning.Planner({**defaults, **options}, lambda _url: b"", apt)
@@ -300,15 +302,15 @@ def test_package_names_on_ubuntu_carry_the_branch_below_590(monkeypatch: pytest.
 @pytest.mark.parametrize("version", ["12", "cuda", "12.8.1", "13-1", "12.8; rm"])
 def test_toolkit_versions_that_are_none(version: str) -> None:
     with pytest.raises(PlanError, match="no version of the CUDA toolkit"):
-        toolkits.package(version)
+        toolkits.package_name(version)
 
 
 def test_toolkit_and_driver() -> None:
-    assert toolkits.package("12.8") == "cuda-toolkit-12-8"
-    assert toolkits.notes(["12.8"], "580.95.05") == []
-    assert "minor version compatibility" in toolkits.notes(["13.1"], "580.95.05")[0]
-    assert "no driver is loaded" in toolkits.notes(["13.1"], "")[0]
+    assert toolkits.package_name("12.8") == "cuda-toolkit-12-8"
+    assert toolkits.make_notes(["12.8"], "580.95.05") == []
+    assert "minor version compatibility" in toolkits.make_notes(["13.1"], "580.95.05")[0]
+    assert "no driver is loaded" in toolkits.make_notes(["13.1"], "")[0]
     with pytest.raises(
         PlanError, match=r"CUDA 13.0 does not run on the driver 570.86.16 of this host: it needs 580.65.06 or newer"
     ):
-        toolkits.notes(["13.0"], "570.86.16")
+        toolkits.make_notes(["13.0"], "570.86.16")

@@ -48,14 +48,14 @@ def test_same_fingerprint_as_gpg(tmp_path: Path, algorithm: str) -> None:
     expected = next(line.split(":")[9] for line in listing.splitlines() if line.startswith("fpr"))
     for option in ([], ["--armor"]):
         data = subprocess.run([*gpg, *option, "--export"], check=True, capture_output=True).stdout
-        assert openpgp.fingerprints(data) == [expected]
+        assert openpgp.read_fingerprints(data) == [expected]
     subprocess.run(["gpgconf", "--homedir", str(home), "--kill", "all"], check=False)
 
 
 def test_every_key_of_a_file_counts() -> None:
-    assert len(openpgp.fingerprints(KEY + USER + OTHER)) == 2
-    assert openpgp.fingerprints(armor(KEY + USER + OTHER)) == openpgp.fingerprints(KEY + USER + OTHER)
-    assert openpgp.fingerprints(armor(KEY) + armor(OTHER)) == openpgp.fingerprints(KEY + OTHER)
+    assert len(openpgp.read_fingerprints(KEY + USER + OTHER)) == 2
+    assert openpgp.read_fingerprints(armor(KEY + USER + OTHER)) == openpgp.read_fingerprints(KEY + USER + OTHER)
+    assert openpgp.read_fingerprints(armor(KEY) + armor(OTHER)) == openpgp.read_fingerprints(KEY + OTHER)
 
 
 @pytest.mark.parametrize(
@@ -71,20 +71,20 @@ def test_every_key_of_a_file_counts() -> None:
 )
 def test_no_key_file(data: bytes) -> None:
     with pytest.raises(openpgp.KeyFileError):
-        openpgp.fingerprints(data)
+        openpgp.read_fingerprints(data)
 
 
 @given(st.binary(max_size=400))
 def test_junk_is_refused_or_read_never_a_crash(data: bytes) -> None:
     for candidate in (data, KEY + data, armor(data)):
         with contextlib.suppress(openpgp.KeyFileError):
-            assert openpgp.fingerprints(candidate)
+            assert openpgp.read_fingerprints(candidate)
 
 
 def test_a_second_key_in_the_file_is_refused() -> None:
-    wanted = openpgp.fingerprints(KEY)
+    wanted = openpgp.read_fingerprints(KEY)
     assert apt_sources.fetch_key("u", [" ".join(wanted[0]).lower()], lambda _url: KEY + USER) == KEY + USER
-    with pytest.raises(PlanError, match="holds the key %s" % openpgp.fingerprints(OTHER)[0]):
+    with pytest.raises(PlanError, match="holds the key %s" % openpgp.read_fingerprints(OTHER)[0]):
         apt_sources.fetch_key("u", wanted, lambda _url: KEY + USER + OTHER)
 
 

@@ -48,12 +48,12 @@ def test_text() -> None:
         "nvidia-uvm": {"uvm_disable_hmm": True},
         "nvidia": {"NVreg_RegistryDwords": {"ForceP2P": "0x11", "RMForceP2PType": 1}, "NVreg_X": "a b"},
     }
-    assert module_options.render(options) == (
+    assert module_options.render_options(options) == (
         "# Written by Ansible (nvidia_module_options); changes are overwritten.\n"
         'options nvidia NVreg_RegistryDwords="ForceP2P=0x11;RMForceP2PType=1" NVreg_X="a b"\n'
         "options nvidia_uvm uvm_disable_hmm=1\n"
     )
-    assert module_options.render({"nvidia": {}}) == module_options.HEADER
+    assert module_options.render_options({"nvidia": {}}) == module_options.HEADER
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_text() -> None:
 )
 def test_what_modprobe_would_misread_is_refused(options: dict[str, Any]) -> None:
     with pytest.raises(module_options.OptionError):
-        module_options.render(options)
+        module_options.render_options(options)
 
 
 @given(
@@ -83,11 +83,11 @@ def test_what_modprobe_would_misread_is_refused(options: dict[str, Any]) -> None
 )
 def test_what_is_written_is_read_back(options: dict[str, Any]) -> None:
     try:
-        text = module_options.render({"nvidia": options})
+        text = module_options.render_options({"nvidia": options})
     except module_options.OptionError:
         return
     found = modprobe.Configuration()
-    modprobe.parse(text, OWN, found)
+    modprobe.parse_configuration(text, OWN, found)
     assert {option.name: option.value for option in found.options} == {
         name: module_options.value_text("nvidia", name, value) for name, value in options.items()
     }
@@ -96,7 +96,7 @@ def test_what_is_written_is_read_back(options: dict[str, Any]) -> None:
 
 @pytest.mark.skipif(not shutil.which("modprobe"), reason="kmod is not installed")
 def test_kmod_reads_it_so(tmp_path: Path) -> None:
-    text = module_options.render(
+    text = module_options.render_options(
         {
             "nvidia": {"NVreg_RegistryDwords": {"ForceP2P": "0x11", "RMForceP2PType": 1}},
             "nvidia_uvm": {"uvm_disable_hmm": 1},
@@ -122,7 +122,7 @@ def test_kmod_reads_it_so(tmp_path: Path) -> None:
     ],
 )
 def test_same(left: str | None, right: str, expected: bool | None) -> None:
-    assert module_options.same(left, right) is expected
+    assert module_options.is_same_value(left, right) is expected
 
 
 def test_conflicts_are_named_with_file_and_line() -> None:
@@ -134,7 +134,7 @@ def test_conflicts_are_named_with_file_and_line() -> None:
         "/proc/cmdline": "ro nvidia_uvm.uvm_disable_hmm=0 quiet\n",
     }
     wanted = {"nvidia_uvm": {"uvm_disable_hmm": 1}, "nvidia": {"NVreg_Y": 3}}
-    assert module_options.conflicts(Fake(files), Errors("modules"), wanted, OWN) == [
+    assert module_options.find_conflicts(Fake(files), Errors("modules"), wanted, OWN) == [
         "/usr/lib/modprobe.d/b.conf:1 sets nvidia NVreg_Y=2, but 3 is wanted",
         "/usr/lib/modprobe.d/b.conf:3 sets nvidia_uvm uvm_disable_hmm=0, but 1 is wanted",
         "the kernel command line sets nvidia_uvm.uvm_disable_hmm=0, but 1 is wanted",
@@ -154,7 +154,7 @@ def test_live_values() -> None:
     }
     found = {
         (row["module"], row["option"]): (row["live"], row["pending"])
-        for row in module_options.rows(Fake(files), wanted)
+        for row in module_options.compare_options(Fake(files), wanted)
     }
     assert found == {
         ("nvidia_uvm", "uvm_disable_hmm"): ("N", True),
@@ -171,14 +171,21 @@ def test_unknown_option_is_found_where_the_module_can_be_asked() -> None:
         "modinfo -F parm nvidia": (1, "", "not found"),
     }
     wanted = {"nvidia_uvm": {"uvm_disable_hm": 1}, "nvidia": {"NVreg_X": 1}}
-    assert module_options.unknown_parameters(Fake(commands=told), wanted) == ["nvidia_uvm has no option uvm_disable_hm"]
+    assert module_options.find_unknown_parameters(Fake(commands=told), wanted) == [
+        "nvidia_uvm has no option uvm_disable_hm"
+    ]
 
 
 def test_order_of_reload() -> None:
     loaded = ["nvidia", "nvidia_modeset", "nvidia_drm", "nvidia_uvm"]
-    assert module_options.to_reload(["nvidia_uvm"], loaded) == ["nvidia_uvm"]
-    assert module_options.to_reload(["nvidia"], loaded) == ["nvidia_uvm", "nvidia_drm", "nvidia_modeset", "nvidia"]
-    assert module_options.to_reload(["nvidia_modeset"], loaded) == ["nvidia_drm", "nvidia_modeset"]
+    assert module_options.list_modules_to_reload(["nvidia_uvm"], loaded) == ["nvidia_uvm"]
+    assert module_options.list_modules_to_reload(["nvidia"], loaded) == [
+        "nvidia_uvm",
+        "nvidia_drm",
+        "nvidia_modeset",
+        "nvidia",
+    ]
+    assert module_options.list_modules_to_reload(["nvidia_modeset"], loaded) == ["nvidia_drm", "nvidia_modeset"]
 
 
 ACTIVE = {
@@ -194,7 +201,7 @@ INACTIVE = {
 
 def test_reload_stops_unloads_loads_and_starts_in_order() -> None:
     evidence = Fake(commands={**ACTIVE, **INACTIVE})
-    outcome = reloading.reload(evidence, ["nvidia_uvm", "nvidia"], ["sglang.service"])
+    outcome = reloading.reload_modules(evidence, ["nvidia_uvm", "nvidia"], ["sglang.service"])
     assert (outcome["reloaded"], outcome["failed"], outcome["reason"]) == (True, False, "")
     assert outcome["log"] == [
         "systemctl stop sglang.service",
@@ -211,7 +218,7 @@ def test_reload_stops_unloads_loads_and_starts_in_order() -> None:
 
 def test_a_module_in_use_leaves_the_host_as_it_was() -> None:
     busy = {"modprobe -r nvidia": (1, "", "modprobe: FATAL: Module nvidia is in use.\n")}
-    outcome = reloading.reload(Fake(commands={**ACTIVE, **INACTIVE, **busy}), ["nvidia_uvm", "nvidia"], [])
+    outcome = reloading.reload_modules(Fake(commands={**ACTIVE, **INACTIVE, **busy}), ["nvidia_uvm", "nvidia"], [])
     assert (outcome["reloaded"], outcome["failed"]) == (False, False)
     assert "Module nvidia is in use" in outcome["reason"]
     assert (
@@ -224,7 +231,7 @@ def test_a_module_that_does_not_come_back_is_a_failure() -> None:
     lost = {
         "modprobe nvidia_uvm": (1, "", "modprobe: ERROR: could not insert 'nvidia_uvm': Key was rejected by service\n")
     }
-    outcome = reloading.reload(Fake(commands={**INACTIVE, **lost}), ["nvidia_uvm"], [])
+    outcome = reloading.reload_modules(Fake(commands={**INACTIVE, **lost}), ["nvidia_uvm"], [])
     assert outcome["failed"] and "Key was rejected by service" in outcome["reason"]
 
 
@@ -248,7 +255,7 @@ def test_users(tmp_path: Path) -> None:
     process(tmp_path, 40, "nvidia-persiste", ["/dev/nvidia0"])
     process(tmp_path, 50, "bash", ["/dev/null", "/dev/nvidiafoo", "/tmp/dev/nvidia0", "socket:[1]"])
     (tmp_path / "self").mkdir()
-    found = gpu_users.processes(str(tmp_path))
+    found = gpu_users.find_processes(str(tmp_path))
     assert found["driver_services"] == ["nvidia-persistenced"] and found["unreadable"] == 0
     assert found["users"] == [
         {
@@ -261,10 +268,10 @@ def test_users(tmp_path: Path) -> None:
         {"pid": 30, "command": "python3", "devices": ["/dev/nvidiactl"], "unit": "vllm.service", "container": "105"},
     ]
     assert (
-        gpu_users.describe(found["users"], ["sglang.service"])
+        gpu_users.describe_users(found["users"], ["sglang.service"])
         == "python3 (pid 20, sglang.service); python3 (pid 30, container 105); server unit sglang.service"
     )
-    assert gpu_users.describe([], []) == ""
+    assert gpu_users.describe_users([], []) == ""
 
 
 def test_serving_units() -> None:
@@ -273,7 +280,7 @@ def test_serving_units() -> None:
         "loaded activating auto-restart x\n"
     )
     evidence = Fake(commands={" ".join(gpu_users.UNITS_COMMAND): (0, text, "")})
-    assert gpu_users.serving_units(evidence, ["sglang*.service", "vllm*.service"]) == [
+    assert gpu_users.find_serving_units(evidence, ["sglang*.service", "vllm*.service"]) == [
         "sglang-glm.service",
         "vllm@1.service",
     ]

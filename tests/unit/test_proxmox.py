@@ -1,5 +1,7 @@
-"""A whole Proxmox host: cards and their owners, guests resolved against them, what makes the nodes, and a guest's view
-of it."""
+"""A whole Proxmox host.
+
+Cards and their owners, guests resolved against them, what makes the nodes, and a guest's view of it.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,7 @@ def vms(configs: dict[str, str], *more: dict[str, Any]) -> dict[str, dict[str, A
     records = [folder(node_guests.VM_DIRECTORY, *["%s.conf" % vmid for vmid in configs], "100.conf.bak")]
     records += [file("%s/%s.conf" % (node_guests.VM_DIRECTORY, vmid), text) for vmid, text in configs.items()]
     records += [{"read": "/var/run/qemu-server/%s.pid" % vmid, "status": "absent"} for vmid in configs]
-    found = node_guests.vms(bundle.BundleEvidence({}, [*records, *more]), Errors("proxmox"), "pve1", DEVICES)
+    found = node_guests.read_vms(bundle.BundleEvidence({}, [*records, *more]), Errors("proxmox"), "pve1", DEVICES)
     assert found is not None
     return found
 
@@ -123,7 +125,7 @@ def test_a_pid_file_that_was_not_captured_leaves_the_state_unknown() -> None:
         file(node_guests.VM_DIRECTORY + "/101.conf", "hostpci0: 0000:01:00.0\n"),
     ]
     errors = Errors("proxmox")
-    found = node_guests.vms(bundle.BundleEvidence({}, records), errors, "pve1", DEVICES)
+    found = node_guests.read_vms(bundle.BundleEvidence({}, records), errors, "pve1", DEVICES)
     assert found is not None and found["101"]["running"] is None and found["101"]["restart_pending"] is None
     assert [entry["source"] for entry in errors.entries] == ["/var/run/qemu-server/101.pid"]
 
@@ -133,7 +135,7 @@ def test_without_sysfs_nothing_is_said_of_gpus() -> None:
         folder(node_guests.VM_DIRECTORY, "101.conf"),
         file(node_guests.VM_DIRECTORY + "/101.conf", "hostpci0: 0000:01:00.0\n"),
     ]
-    found = node_guests.vms(bundle.BundleEvidence({}, records), Errors("proxmox"), "pve1", None)
+    found = node_guests.read_vms(bundle.BundleEvidence({}, records), Errors("proxmox"), "pve1", None)
     assert found is not None and found["101"]["gpus"] is None and found["101"]["clique_faults"] is None
 
 
@@ -226,7 +228,7 @@ def test_what_makes_the_nodes_before_the_guests(unit: str, wanted: bool, ready: 
         {"list": "/etc/systemd/system/multi-user.target.wants", "status": "ok", "entries": link if wanted else {}},
         file("/etc/systemd/system/nvidia-nodes.service", unit),
     ]
-    assert node_driver.at_boot(bundle.BundleEvidence({}, records), Errors("proxmox"))["ready"] is ready
+    assert node_driver.find_nodes_at_boot(bundle.BundleEvidence({}, records), Errors("proxmox"))["ready"] is ready
 
 
 def test_a_udev_rule_counts_and_a_comment_in_one_does_not() -> None:
@@ -234,7 +236,7 @@ def test_a_udev_rule_counts_and_a_comment_in_one_does_not() -> None:
     for text, ready in ((rule, True), ("#" + rule, False)):
         records = [folder("/etc/systemd/system"), folder("/usr/lib/udev/rules.d", "60-nvidia.rules")]
         records.append(file("/usr/lib/udev/rules.d/60-nvidia.rules", text))
-        assert node_driver.at_boot(bundle.BundleEvidence({}, records), Errors("proxmox"))["ready"] is ready
+        assert node_driver.find_nodes_at_boot(bundle.BundleEvidence({}, records), Errors("proxmox"))["ready"] is ready
 
 
 def test_a_host_that_is_no_proxmox() -> None:
@@ -255,7 +257,7 @@ def test_the_same_keys_whatever_is_missing() -> None:
 def test_a_guest_sees_its_host_without_the_other_guests() -> None:
     guests = {"vms": {"101": {"type": "vm", "gpu_count": 2}}, "containers": {"102": {"type": "lxc", "gpu_count": 0}}}
     facts = {**dict.fromkeys(proxmox.KEYS), "node": "pve1", **guests}
-    view = proxmox.for_guest(facts, "hv", 101)
+    view = proxmox.select_guest(facts, "hv", 101)
     assert (
         view["guest"]["type"] == "vm"
         and view["gives"] == "vm"
@@ -263,9 +265,9 @@ def test_a_guest_sees_its_host_without_the_other_guests() -> None:
         and "vms" not in view
         and view["name"] == "hv"
     )
-    assert proxmox.for_guest(facts, "hv", "102")["gives"] == ""
-    assert proxmox.for_guest(facts, "hv", 999)["has_guest"] is False
-    assert proxmox.for_guest(None, "hv", 101)["has_guest"] is None
+    assert proxmox.select_guest(facts, "hv", "102")["gives"] == ""
+    assert proxmox.select_guest(facts, "hv", 999)["has_guest"] is False
+    assert proxmox.select_guest(None, "hv", 101)["has_guest"] is None
 
 
 CONFIGS = st.lists(

@@ -51,7 +51,8 @@ def test_grub_with_a_drop_in() -> None:
         {
             "/proc/cmdline": "BOOT_IMAGE=/boot/vmlinuz-6.14 root=/dev/mapper/pve-root ro quiet\n",
             "/etc/kernel/proxmox-boot-uuids": None,
-            "/etc/default/grub": '#GRUB_CMDLINE_LINUX_DEFAULT="amd_iommu=off"\nGRUB_CMDLINE_LINUX_DEFAULT="quiet"\nGRUB_CMDLINE_LINUX=""\n',
+            "/etc/default/grub": '#GRUB_CMDLINE_LINUX_DEFAULT="amd_iommu=off"\n'
+            'GRUB_CMDLINE_LINUX_DEFAULT="quiet"\nGRUB_CMDLINE_LINUX=""\n',
             "/etc/default/grub.d/gpu.cfg": 'GRUB_CMDLINE_LINUX_DEFAULT="$GRUB_CMDLINE_LINUX_DEFAULT iommu=pt"\n',
         },
         {"/etc/default/grub.d": ["gpu.cfg", "gpu.cfg.bak"]},
@@ -108,10 +109,10 @@ def test_what_cannot_be_read_is_unknown_with_a_reason() -> None:
     ],
 )
 def test_shell_assignments(text: str, expected: str) -> None:
-    assert node_boot.assignments(text, {})["A"] == expected
+    assert node_boot.parse_assignments(text, {})["A"] == expected
 
 
 @settings(deadline=None)  # a busy machine is no fault of the reader
 @given(st.text())
 def test_any_text_is_read(text: str) -> None:
-    node_boot.assignments(text, {})
+    node_boot.parse_assignments(text, {})

@@ -29,7 +29,7 @@ snaptime: 1
 
 
 def test_the_current_settings_end_at_the_first_section() -> None:
-    config = guest_config.parse(FULL)
+    config = guest_config.parse_config(FULL)
     assert config.current.settings() == {
         "args": "-cpu 'host,kvm=off'",
         "memory": "4096",
@@ -42,23 +42,23 @@ def test_the_current_settings_end_at_the_first_section() -> None:
 
 @pytest.mark.parametrize("header", ["[PENDING]", "[pending]", "[pve:pending]", "[PENDING]  ", "[PENDING]\r"])
 def test_every_spelling_of_the_pending_section(header: str) -> None:
-    assert guest_config.parse("cores: 1\n%s\ncores: 2\n" % header).pending is not None
+    assert guest_config.parse_config("cores: 1\n%s\ncores: 2\n" % header).pending is not None
 
 
 def test_a_section_that_proxmox_does_not_know_is_kept_apart() -> None:
-    config = guest_config.parse("name: a\n[:3]\nname: b\ncat: nya~\n[9lives]\nname: c\n")
+    config = guest_config.parse_config("name: a\n[:3]\nname: b\ncat: nya~\n[9lives]\nname: c\n")
     assert config.current.settings() == {"name": "a"}
     assert [section.kind for section in config.sections[1:]] == ["unknown", "unknown"]
 
 
 def test_line_ends_of_windows_and_a_missing_last_one() -> None:
-    config = guest_config.parse("machine: q35\r\ncores: 4\r\n[snap]\r\ncores: 1")
+    config = guest_config.parse_config("machine: q35\r\ncores: 4\r\n[snap]\r\ncores: 1")
     assert config.current.settings() == {"machine": "q35", "cores": "4"}
     assert config.sections[1].settings() == {"cores": "1"}
 
 
 def test_the_last_of_a_repeated_key_counts_and_is_named() -> None:
-    section = guest_config.parse("cores: 1\ncores: 2\n").current
+    section = guest_config.parse_config("cores: 1\ncores: 2\n").current
     assert section.settings() == {"cores": "2"}
     assert section.duplicates() == ["cores"]
 
@@ -68,7 +68,7 @@ def test_raw_keys_repeat_with_a_colon_or_an_equals_sign() -> None:
         "lxc.cgroup2.devices.allow: c 195:* rwm\nlxc.cgroup2.devices.allow = c 508:* "
         "rwm\nlxc.apparmor.profile=unconfined\n"
     )
-    section = guest_config.parse(text).current
+    section = guest_config.parse_config(text).current
     assert section.raw() == [
         ("lxc.cgroup2.devices.allow", "c 195:* rwm"),
         ("lxc.cgroup2.devices.allow", "c 508:* rwm"),
@@ -78,12 +78,12 @@ def test_raw_keys_repeat_with_a_colon_or_an_equals_sign() -> None:
 
 
 def test_what_is_no_setting_is_junk_with_its_line() -> None:
-    lines = guest_config.parse("cores: 1\n...\nMachine: q35\n machine: q35\nempty:\n# fine\n\n").current.lines
+    lines = guest_config.parse_config("cores: 1\n...\nMachine: q35\n machine: q35\nempty:\n# fine\n\n").current.lines
     assert [line.number for line in lines if line.is_junk] == [2, 3, 4, 5]
 
 
 def test_a_description_that_looks_like_keys_and_sections_sets_nothing() -> None:
-    config = guest_config.parse(
+    config = guest_config.parse_config(
         "#[PENDING]\n#hostpci0: 0000:01:00.0\n#\u00fcber, \u2028 und \x85 dazwischen\nname: x\n"
     )
     assert len(config.sections) == 1 and config.current.settings() == {"name": "x"}
@@ -94,15 +94,15 @@ def test_ten_thousand_snapshots_take_no_time() -> None:
         "[snap%d]\nmachine: pc\nhostpci0: 0000:01:00.0\n" % number for number in range(10000)
     )
     began = time.perf_counter()
-    config = guest_config.parse(text)
+    config = guest_config.parse_config(text)
     assert config.current.settings() == {"machine": "q35"} and len(config.snapshots) == 10000
-    assert guest_config.render(config) == text
+    assert guest_config.render_config(config) == text
     assert time.perf_counter() - began < 3
 
 
 def test_lines_are_left_out_and_nothing_else_is_touched() -> None:
     text = "a: 1\r\nlxc.x: 2\n[snap]\nlxc.x: 3"
-    assert guest_config.without_lines(guest_config.parse(text), [2]) == "a: 1\r\n[snap]\nlxc.x: 3"
+    assert guest_config.without_lines(guest_config.parse_config(text), [2]) == "a: 1\r\n[snap]\nlxc.x: 3"
 
 
 KEYS = st.from_regex(r"[a-z][a-z_\-]{0,8}[0-9]{0,3}", fullmatch=True)
@@ -139,22 +139,22 @@ LINES = st.one_of(
 @given(st.lists(LINES), st.booleans())
 def test_reading_and_writing_gives_the_same_bytes(lines: list[str], ended: bool) -> None:
     text = "\n".join(lines) + ("\n" if ended else "")
-    assert guest_config.render(guest_config.parse(text)) == text
+    assert guest_config.render_config(guest_config.parse_config(text)) == text
 
 
 @settings(deadline=None)  # a busy machine is no fault of the reader
 @given(st.binary())
 def test_binary_junk_is_read(data: bytes) -> None:
     text = data.decode("utf-8", "surrogateescape")
-    config = guest_config.parse(text)
-    assert guest_config.render(config).encode("utf-8", "surrogateescape") == data
+    config = guest_config.parse_config(text)
+    assert guest_config.render_config(config).encode("utf-8", "surrogateescape") == data
 
 
 @settings(deadline=None)  # a busy machine is no fault of the reader
 @given(st.dictionaries(KEYS.filter(lambda key: key != "delete"), VALUES, max_size=20))
 def test_what_is_written_is_read(settings: dict[str, str]) -> None:
     text = "".join("%s: %s\n" % item for item in settings.items()) + "[snap]\ncores: 99\n"
-    assert guest_config.parse(text).current.settings() == settings
+    assert guest_config.parse_config(text).current.settings() == settings
 
 
 @pytest.mark.parametrize(
@@ -162,14 +162,14 @@ def test_what_is_written_is_read(settings: dict[str, str]) -> None:
     [("1", True), ("on", True), ("Yes", True), ("0", False), ("off", False), ("maybe", None), (None, None)],
 )
 def test_booleans(value: str | None, expected: bool | None) -> None:
-    assert guest_config.truth(value) is expected
+    assert guest_config.parse_truth(value) is expected
 
 
 def test_property_strings() -> None:
-    assert guest_config.properties("0000:01:00.0,pcie=1,x-vga=on", "host") == {
+    assert guest_config.parse_properties("0000:01:00.0,pcie=1,x-vga=on", "host") == {
         "host": "0000:01:00.0",
         "pcie": "1",
         "x-vga": "on",
     }
-    assert guest_config.properties("mapping=gpu,,pcie=1", "host") == {"mapping": "gpu", "pcie": "1"}
-    assert guest_config.properties("", "host") == {}
+    assert guest_config.parse_properties("mapping=gpu,,pcie=1", "host") == {"mapping": "gpu", "pcie": "1"}
+    assert guest_config.parse_properties("", "host") == {}

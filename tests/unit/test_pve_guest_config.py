@@ -1,5 +1,7 @@
-"""The module that gives guests their GPUs, against stand-ins for qm, pct and lxc-info that behave as Proxmox documents
-them."""
+"""The module that gives guests their GPUs.
+
+It runs against stand-ins for qm, pct and lxc-info that behave as Proxmox documents them.
+"""
 
 from __future__ import annotations
 
@@ -268,7 +270,7 @@ def test_bytes_that_are_no_utf8_survive(host: Host) -> None:
     (host.root / "etc/pve/lxc/102.conf").write_bytes(raw)
     guest = pve_apply.Guest("lxc", "102", str(host.root))
     text = guest.text()
-    assert pve_apply.digest(text) == __import__("hashlib").sha1(raw).hexdigest()
+    assert pve_apply.digest_config(text) == __import__("hashlib").sha1(raw).hexdigest()
     guest.replace(text, text + "cores: 1\n")
     assert (host.root / "etc/pve/lxc/102.conf").read_bytes() == raw + b"cores: 1\n"
 

@@ -1,5 +1,7 @@
-"""One container: device nodes by devN lines and by hand-written rules, and the numbers of today against those of the
-rules."""
+"""One container: device nodes by devN lines and by hand-written rules.
+
+The numbers of today are compared with those of the rules.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ MAJORS = {"nvidia": 195, "nvidia-uvm": 511, "nvidia-caps": 236}
 
 
 def read(text: str) -> dict[str, Any]:
-    return container_config.read(guest_config.parse(text))
+    return container_config.read_container(guest_config.parse_config(text))
 
 
 def test_old_style() -> None:
@@ -102,9 +104,9 @@ def test_pending_lines_are_not_in_force() -> None:
 
 @pytest.mark.parametrize("value", ["", "c", "c 195 rwm", "c x:y rwm", "c 195:0 zzz", "\x00"])
 def test_a_rule_that_cannot_be_read_is_left_out(value: str) -> None:
-    assert container_config.rule("lxc.cgroup2.devices.allow", value) is None
+    assert container_config.parse_rule("lxc.cgroup2.devices.allow", value) is None
 
 
 @pytest.mark.parametrize("value", ["", "/dev/nvidia0", "   "])
 def test_a_mount_that_cannot_be_read_is_left_out(value: str) -> None:
-    assert container_config.mount(value) is None
+    assert container_config.parse_mount(value) is None

@@ -19,16 +19,16 @@ DEVICES: dict[str, dict[str, Any]] = {
 
 
 def vm(text: str, gpus: list[str], **options: Any) -> pve_plan.Plan:
-    config = guest_config.parse(text)
-    entries = vm_config.read(config)["next_start"]["hostpci"]
+    config = guest_config.parse_config(text)
+    entries = vm_config.read_vm(config)["next_start"]["hostpci"]
     for entry in entries:
-        node_guests.resolve(entry, options.pop("mapping", {}), "pve1", DEVICES)
+        node_guests.resolve_devices(entry, options.pop("mapping", {}), "pve1", DEVICES)
     return pve_plan.plan_vm(config, entries, gpus, **options)
 
 
 def after(text: str, plan: pve_plan.Plan) -> str:
     """The configuration with the plan carried out on a stopped guest."""
-    settings = {**guest_config.parse(text).current.settings(), **plan.set}
+    settings = {**guest_config.parse_config(text).current.settings(), **plan.set}
     return "".join("%s: %s\n" % item for item in settings.items() if item[0] not in plan.delete)
 
 
@@ -110,7 +110,7 @@ MAJORS, KNOWN = {195, 511, 236}, {1, 5, 10, 136, 195, 511, 236}
 
 
 def container(text: str, nodes: list[str], mode: str | None = "0666") -> pve_plan.Plan:
-    return pve_plan.plan_container(guest_config.parse(text), nodes, mode, MAJORS, KNOWN)
+    return pve_plan.plan_container(guest_config.parse_config(text), nodes, mode, MAJORS, KNOWN)
 
 
 def test_a_new_container() -> None:
@@ -133,7 +133,7 @@ def test_lines_by_hand_are_replaced_and_only_those_of_nvidia() -> None:
         "lxc.apparmor.profile: unconfined\n[snap]\nlxc.cgroup2.devices.allow: c 195:* rwm\n"
     )
     plan = container(text, NODES)
-    kept = guest_config.without_lines(guest_config.parse(text), plan.drop_lines)
+    kept = guest_config.without_lines(guest_config.parse_config(text), plan.drop_lines)
     assert plan.drop_lines == [2, 3, 5]
     assert (
         "c 10:200" in kept
@@ -188,14 +188,14 @@ LINE = st.sampled_from(
 def test_a_second_plan_changes_nothing(lines: list[str], gpus: list[str], clique: int | None) -> None:
     text = "\n".join(lines) + "\n"
     # Carried out on a stopped guest, whose pending values are in force.
-    text = "".join("%s: %s\n" % item for item in vm_config.effective(guest_config.parse(text)).items())
+    text = "".join("%s: %s\n" % item for item in vm_config.apply_pending(guest_config.parse_config(text)).items())
     done = after(text, vm(text, gpus, machine="q35", clique=clique))
     assert not vm(done, gpus, machine="q35", clique=clique).changes
     others = [line for line in text.splitlines() if line.startswith(("cores", "hostpci1: 0000:a1"))]
     assert all(line in done.splitlines() for line in others)
     have = [
         address
-        for entry in vm_config.read(guest_config.parse(done))["hostpci"]
+        for entry in vm_config.read_vm(guest_config.parse_config(done))["hostpci"]
         for address in _resolved(entry)
         if address in GPUS
     ]
@@ -203,5 +203,5 @@ def test_a_second_plan_changes_nothing(lines: list[str], gpus: list[str], clique
 
 
 def _resolved(entry: dict[str, Any]) -> list[str]:
-    node_guests.resolve(entry, {}, "pve1", DEVICES)
+    node_guests.resolve_devices(entry, {}, "pve1", DEVICES)
     return list(entry["addresses"])

@@ -17,11 +17,11 @@ def text(name: str) -> str:
 
 
 def vm(name: str) -> dict[str, Any]:
-    return vm_config.read(guest_config.parse(text("pve_vm/%s.txt" % name)))
+    return vm_config.read_vm(guest_config.parse_config(text("pve_vm/%s.txt" % name)))
 
 
 def lxc(name: str) -> dict[str, Any]:
-    return container_config.read(guest_config.parse(text("pve_lxc/%s.txt" % name)))
+    return container_config.read_container(guest_config.parse_config(text("pve_lxc/%s.txt" % name)))
 
 
 def test_every_capture_is_read_and_kept() -> None:
@@ -29,12 +29,12 @@ def test_every_capture_is_read_and_kept() -> None:
     assert len(files) >= 14
     for path in files:
         content = path.read_text(encoding="utf-8")
-        assert guest_config.render(guest_config.parse(content)) == content
+        assert guest_config.render_config(guest_config.parse_config(content)) == content
 
 
 def test_a_gpu_added_twice() -> None:
-    config = guest_config.parse(text("pve_vm/gpu-added-twice-cleaned.txt"))
-    facts = vm_config.read(config)
+    config = guest_config.parse_config(text("pve_vm/gpu-added-twice-cleaned.txt"))
+    facts = vm_config.read_vm(config)
     assert [entry["devices"][0]["address"] for entry in facts["hostpci"]] == ["0000:01:00.0", "0000:01:00.1"]
     assert facts["machine"]["chipset"] == "i440fx" and facts["cpu"]["type"] == "x86-64-v2-AES"
     assert not any(entry["pcie"] for entry in facts["hostpci"])
@@ -43,7 +43,7 @@ def test_a_gpu_added_twice() -> None:
 
 def test_forms_of_hostpci() -> None:
     forms = [line.partition(": ")[2] for line in text("pve_vm/hostpci-forms-corpus.txt").splitlines()]
-    entries = [vm_config.hostpci(0, form) for form in forms]
+    entries = [vm_config.parse_hostpci(0, form) for form in forms]
     assert len(entries) == 7 and all(entry["problem"] is None and entry["pcie"] for entry in entries)
     assert [entry["devices"][0]["function"] for entry in entries] == [None, 0, None, None, None, None, None]
     assert (
@@ -93,8 +93,8 @@ def test_mappings_and_a_mediated_device() -> None:
 
 
 def test_pending_special_and_unknown_sections() -> None:
-    config = guest_config.parse(text("pve_vm/qemuserver-pending-special-snapshot-junk.txt"))
-    facts = vm_config.read(config)
+    config = guest_config.parse_config(text("pve_vm/qemuserver-pending-special-snapshot-junk.txt"))
+    facts = vm_config.read_vm(config)
     assert (facts["name"], facts["memory_mib"], facts["hostpci"]) == ("deb1223", 4096, [])
     assert facts["bios"] == "seabios" and facts["next_start"]["bios"] == "ovmf" and config.snapshots == ["foo"]
 
@@ -130,6 +130,6 @@ def test_containers() -> None:
 
 
 def test_command_lines_of_grub() -> None:
-    broken = node_boot.assignments(text("cmdline/deepops-grub-broken-quote-two-lines.txt"), {})
+    broken = node_boot.parse_assignments(text("cmdline/deepops-grub-broken-quote-two-lines.txt"), {})
     words = " ".join(value for name, value in broken.items() if name.startswith("GRUB_CMDLINE")).split()
     assert {"quiet", "splash", "intel_iommu=on", "iommu=pt"} <= set(words)

@@ -9,7 +9,7 @@ from ansible.module_utils.gpu_host.pve import guest_config, pci_mapping, qemu_pr
 
 
 def read(text: str) -> dict[str, Any]:
-    return vm_config.read(guest_config.parse(text))
+    return vm_config.read_vm(guest_config.parse_config(text))
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ def read(text: str) -> dict[str, Any]:
     ],
 )
 def test_machine(value: str | None, chipset: str | None, version: str | None, viommu: str | None) -> None:
-    facts = vm_config.machine(value)
+    facts = vm_config.parse_machine(value)
     assert (facts["chipset"], facts["version"], facts["viommu"]) == (chipset, version, viommu)
 
 
@@ -46,7 +46,7 @@ def test_machine(value: str | None, chipset: str | None, version: str | None, vi
     ],
 )
 def test_addresses(text: str, expected: tuple[str, int | None] | None) -> None:
-    assert vm_config.address(text) == expected
+    assert vm_config.parse_address(text) == expected
 
 
 @pytest.mark.parametrize(
@@ -71,13 +71,15 @@ def test_addresses(text: str, expected: tuple[str, int | None] | None) -> None:
     ],
 )
 def test_hostpci(value: str, expected: dict[str, Any]) -> None:
-    facts = vm_config.hostpci(3, value)
+    facts = vm_config.parse_hostpci(3, value)
     assert {key: facts[key] for key in expected} == expected
     assert facts["key"] == "hostpci3"
 
 
 def test_a_line_without_function_names_the_slot_and_no_address() -> None:
-    assert vm_config.hostpci(0, "0001:c1:00")["devices"] == [{"slot": "0001:c1:00", "function": None, "address": None}]
+    assert vm_config.parse_hostpci(0, "0001:c1:00")["devices"] == [
+        {"slot": "0001:c1:00", "function": None, "address": None}
+    ]
 
 
 @pytest.mark.parametrize(
@@ -126,7 +128,7 @@ def test_devices_come_in_the_order_of_their_numbers() -> None:
 
 
 def qemu(*arguments: str) -> dict[str, Any]:
-    facts = qemu_process.parse(
+    facts = qemu_process.parse_process(
         b"\0".join(word.encode() for word in ("/usr/bin/kvm", "-id", "101", *arguments)) + b"\0", "101"
     )
     assert facts is not None
@@ -154,8 +156,8 @@ def test_the_running_process() -> None:
 
 
 def test_another_process_with_the_same_number_is_not_the_vm() -> None:
-    assert qemu_process.parse(b"/usr/bin/vim\0-id\x00102\0", "101") is None
-    assert qemu_process.parse(b"", "101") is None
+    assert qemu_process.parse_process(b"/usr/bin/vim\0-id\x00102\0", "101") is None
+    assert qemu_process.parse_process(b"", "101") is None
 
 
 CONFIG = "machine: q35\nhostpci0: 01:00.0,pcie=1\nargs: -set device.hostpci0.x-nv-gpudirect-clique=1\n"
@@ -184,7 +186,7 @@ CLIQUE = ("-set", "device.hostpci0.x-nv-gpudirect-clique=1")
     ],
 )
 def test_what_waits_for_a_restart(arguments: tuple[str, ...], expected: list[str]) -> None:
-    assert qemu_process.differences(read(CONFIG)["next_start"], qemu(*arguments)) == expected
+    assert qemu_process.find_differences(read(CONFIG)["next_start"], qemu(*arguments)) == expected
 
 
 def test_mappings() -> None:
@@ -194,12 +196,12 @@ def test_mappings() -> None:
         "\tmap id=10de:2bb5,node=pve2,path=0000:41:00\n\n# a note\nnic\n\tmap "
         "id=1:2,node=pve1,path=0000:a1:00.0;0000:a1:00.1\n\tmdev 1\n"
     )
-    maps = pci_mapping.parse(text)
+    maps = pci_mapping.parse_mappings(text)
     assert set(maps) == {"gpu0", "nic"}
     assert maps["gpu0"][0]["devices"] == [{"slot": "0000:01:00", "function": 0, "address": "0000:01:00.0"}]
     assert maps["gpu0"][1]["node"] == "pve2" and maps["gpu0"][1]["devices"][0]["address"] is None
     assert len(maps["nic"][0]["devices"]) == 2
-    junk = pci_mapping.parse("\tmap before=any\nx\n\tmap nonsense\n\x00")
+    junk = pci_mapping.parse_mappings("\tmap before=any\nx\n\tmap nonsense\n\x00")
     assert junk == {
         "x": [{"node": None, "devices": [], "id": None, "subsystem_id": None, "iommu_group": None}],
         "\x00": [],

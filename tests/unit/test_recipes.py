@@ -61,7 +61,9 @@ from ansible.module_utils.gpu_host import system
 from ansible.module_utils.gpu_host.evidence.errors import Errors
 from host_evidence import Host
 path, found = "/sys/kernel/mm/transparent_hugepage/enabled", []
-for host in (Host().file(path, "always [madvise] never\\n"), Host(), Host().file(path, status="denied"), Host().file(path, "?")):
+chosen, denied, odd = (Host().file(path, *a, **k) for a, k in (
+    (["always [madvise] never\\n"], {}), ([], {"status": "denied"}), (["?"], {})))
+for host in (chosen, Host(), denied, odd):
     errors = Errors("system")
     value = system.gather(host, errors)["huge_pages"]
     found.append([value, any(path in entry["source"] for entry in errors.entries)])
@@ -80,7 +82,7 @@ from ansible.module_utils.gpu_host.nvidia import driver_requirements
 from ansible.module_utils.gpu_host.pcie import pci_names
 print(json.dumps([
     pci_names.device_name("10de", "2bff"), driver_requirements.minimum_driver(0x2bff),
-    driver_requirements.minimum_driver(0x2bfe), driver_requirements.architecture(0x2bff).name,
+    driver_requirements.minimum_driver(0x2bfe), driver_requirements.find_architecture(0x2bff).name,
 ]))
 """,
     )
@@ -92,7 +94,7 @@ def test_a_distribution(tmp_path: Path) -> None:
     table = yaml.safe_load(text.replace("  rhel9:\n", example("A distribution") + "  rhel9:\n"))["nvidia_apt_systems"]
     (tmp_path / "etc").mkdir()
     (tmp_path / "etc/os-release").write_text('ID=madeup\nVERSION_ID="7"\n')
-    own = {**systems.system(str(tmp_path)), "architecture": "x86_64"}
+    own = {**systems.read_system(str(tmp_path)), "architecture": "x86_64"}
     entry = systems.choose_system(own, table)
     assert (entry["label"], entry["tested"]) == ("Made Up 7", False)
     assert entry["packages"] == table["debian12"]["packages"]

@@ -28,7 +28,7 @@ def test_the_generator_writes_the_same_again(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_recorded_host_says_where_it_is_from(name: str) -> None:
-    manifest = bundle.load(str(HOSTS / (name + ".jsonl.gz"))).manifest
+    manifest = bundle.load_bundle(str(HOSTS / (name + ".jsonl.gz"))).manifest
     assert manifest["host"] == name and len(manifest["note"]) > 40
     assert bool(manifest.get("reconstructed")) == (name in make_recorded_hosts.all_hosts())
 
@@ -36,7 +36,7 @@ def test_every_recorded_host_says_where_it_is_from(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_nothing_is_wrong_with_the_evidence(name: str) -> None:
     """Each file and command that the readers ask for is in the bundle, and is understood."""
-    errors = gather(bundle.load(str(HOSTS / (name + ".jsonl.gz"))))["errors"]
+    errors = gather(bundle.load_bundle(str(HOSTS / (name + ".jsonl.gz"))))["errors"]
     without_driver = ("nvidia-smi -q -x", "is not there")
     odd = [entry for entry in errors if (entry["source"], entry["problem"]) != without_driver]
     assert [entry for entry in odd if not (name == "unprivileged" and entry["needs_root"])] == []

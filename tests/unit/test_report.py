@@ -8,7 +8,7 @@ from xml.etree import ElementTree as ET
 
 import jsonschema
 import pytest
-from ansible.module_utils.gpu_report import files, findings, json_report, junit, terminal, words, writers
+from ansible.module_utils.gpu_report import files, findings, json_report, junit, phrases, terminal, writers
 
 from . import report_samples as samples
 
@@ -17,7 +17,7 @@ GOLDEN = Path(__file__).parent / "golden"
 
 
 def text_of(report: dict, **options: object) -> str:
-    return "\n".join(line for line, _tone in terminal.render(report, **options)) + "\n"
+    return "\n".join(line for line, _tone in terminal.render_terminal(report, **options)) + "\n"
 
 
 def compare(name: str, content: str) -> None:
@@ -45,7 +45,7 @@ def test_terminal_when_all_is_well() -> None:
 
 
 def test_json() -> None:
-    written = json_report.render(samples.report()).decode()
+    written = json_report.render_json(samples.report()).decode()
     compare("report.json", json.dumps(json.loads(written), indent=1, ensure_ascii=False) + "\n")
     lines = [line.split(":")[0].strip(' {"') for line in written.splitlines()]
     assert lines == ["schema", "run", "ready", "totals", "checks", "hosts", "gpu3", "gpu10"], (
@@ -54,13 +54,13 @@ def test_json() -> None:
 
 
 def test_junit() -> None:
-    compare("junit.xml", junit.render(samples.report()).decode())
+    compare("junit.xml", junit.render_junit(samples.report()).decode())
 
 
 def test_json_has_the_published_form() -> None:
     schema = json.loads((ROOT / "docs/report.schema.json").read_text())
     jsonschema.validators.validator_for(schema).check_schema(schema)
-    jsonschema.validate(json.loads(json_report.render(samples.report())), schema)
+    jsonschema.validate(json.loads(json_report.render_json(samples.report())), schema)
 
 
 def test_no_host_is_not_ready() -> None:
@@ -77,7 +77,7 @@ def test_a_host_that_failed_before_its_checks_is_not_validated(unreachable: bool
     assert report["hosts"]["gpu1"]["state"] == "not_validated"
     assert report["ready"] is False
     assert "no such module" in text_of(report)
-    assert ET.fromstring(junit.render(report)).get("errors") == "1"
+    assert ET.fromstring(junit.render_junit(report)).get("errors") == "1"
 
 
 def test_a_host_that_only_gathered_facts_is_not_validated() -> None:
@@ -111,7 +111,7 @@ def test_a_second_part_does_not_heal_the_first() -> None:
 
 
 def test_findings_put_symptoms_under_their_cause() -> None:
-    found = findings.of(samples.report())
+    found = findings.group_findings(samples.report())
     assert [finding.check for finding in found.causes] == ["chipset_supports_p2p"]
     assert list(found.causes[0].explains) == ["p2p_granted", "p2p_fast"]
     assert found.symptoms == 2
@@ -127,7 +127,7 @@ def test_one_finding_for_all_hosts_that_have_it() -> None:
         results[1]["found"] = "i440FX chipset, host %d" % (number % 3)
         run.results("gpu%d" % number, samples.judged(results))
     report = run.report(samples.RUN)
-    (finding,) = findings.of(report).causes
+    (finding,) = findings.group_findings(report).causes
     assert len(finding.hosts) == 30
     assert len(finding.found) == 3
     assert text_of(report).count("qm set 101 --machine q35") == 1
@@ -146,7 +146,7 @@ def test_a_command_that_names_the_host_does_not_part_the_hosts() -> None:
             "verify": verify,
         }
         run.results(host, samples.judged([samples.result("gpu_ok", "fail", found="bad", remedy=remedy)]))
-    first, second = findings.of(run.report(samples.RUN)).causes
+    first, second = findings.group_findings(run.report(samples.RUN)).causes
     assert (first.hosts, first.remedy and first.remedy["verify"]) == (
         ["gpu2", "gpu22"],
         "ansible-playbook validate.yml -l gpu2,gpu22",
@@ -164,7 +164,7 @@ def test_a_symptom_of_a_waived_cause_is_shown() -> None:
         "gpu1",
         samples.judged([samples.chipset("waived", waiver=waiver), samples.result("p2p_granted", "fail", found="NS")]),
     )
-    found = findings.of(run.report(samples.RUN))
+    found = findings.group_findings(run.report(samples.RUN))
     assert [finding.check for finding in found.causes] == ["p2p_granted"]
     assert found.causes[0].caused_by == ["chipset_supports_p2p"]
 
@@ -174,7 +174,9 @@ def test_a_warning_that_explains_an_error_stands_among_the_causes() -> None:
     results = [samples.chipset(), samples.result("p2p_granted", "fail", found="NS")]
     results[0]["severity"] = "warning"
     run.results("gpu1", samples.judged(results))
-    assert [finding.check for finding in findings.of(run.report(samples.RUN)).causes] == ["chipset_supports_p2p"]
+    assert [finding.check for finding in findings.group_findings(run.report(samples.RUN)).causes] == [
+        "chipset_supports_p2p"
+    ]
 
 
 def test_escape_sequences_and_controls_never_reach_a_report() -> None:
@@ -188,7 +190,7 @@ def test_escape_sequences_and_controls_never_reach_a_report() -> None:
     report = run.report(samples.RUN)
     assert not [character for character in text_of(report) if ord(character) < 32 and character != "\n"]
     assert "evil" in text_of(report)
-    ET.fromstring(junit.render(report))
+    ET.fromstring(junit.render_junit(report))
 
 
 def test_commands_are_never_wrapped() -> None:
@@ -209,10 +211,10 @@ def test_nothing_else_is_wider_than_asked() -> None:
 
 def test_a_file_is_there_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     target = tmp_path / "new" / "report.json"
-    files.write(str(target), b"old")
+    files.write_file(str(target), b"old")
     monkeypatch.setattr("os.replace", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
     with pytest.raises(OSError, match="No space"):
-        files.write(str(target), b"new")
+        files.write_file(str(target), b"new")
     assert target.read_bytes() == b"old"
     assert [path.name for path in target.parent.iterdir()] == ["report.json"]
 
@@ -234,4 +236,4 @@ def test_one_broken_writer_does_not_stop_the_others(tmp_path: Path, monkeypatch:
 
 @pytest.mark.parametrize(("count", "text"), [(1, "1 host"), (0, "0 hosts"), (5, "5 hosts")])
 def test_words(count: int, text: str) -> None:
-    assert words.count(count, "host") == text
+    assert phrases.format_count(count, "host") == text

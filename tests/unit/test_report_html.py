@@ -1,5 +1,7 @@
-"""The HTML report: one file, nothing from elsewhere, captured text stays text. How a browser shows it:
-tests/e2e/test_html_in_chromium.py."""
+"""The HTML report: one file, nothing from elsewhere, captured text stays text.
+
+How a browser shows it: tests/e2e/test_html_in_chromium.py.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,7 @@ class Page(HTMLParser):
 
 
 def page(report: dict[str, Any]) -> Page:
-    return Page(html_report.render(report).decode())
+    return Page(html_report.render_html(report).decode())
 
 
 def test_what_is_wrong_comes_first_with_what_to_do() -> None:
@@ -82,7 +84,7 @@ def test_a_good_run_says_so() -> None:
 
 
 def test_nothing_is_loaded_from_elsewhere() -> None:
-    text = html_report.render(hostile_report.report()).decode()
+    text = html_report.render_html(hostile_report.report()).decode()
     shown = Page(text)
     assert [
         value for _tag, name, value in shown.attributes if name in ("src", "srcset", "action", "background", "poster")
@@ -94,7 +96,7 @@ def test_nothing_is_loaded_from_elsewhere() -> None:
 
 
 def test_only_our_own_script_and_style_may_run() -> None:
-    text = html_report.render(hostile_report.report()).decode()
+    text = html_report.render_html(hostile_report.report()).decode()
     policy = re.search(r'Content-Security-Policy" content="([^"]*)"', text)
     assert policy
     allowed = policy[1].replace("&#39;", "'")
@@ -136,7 +138,7 @@ def test_size() -> None:
     record = {**report["hosts"]["gpu10"], "facts": probed(host(16), p0_1=pair(30.0, 13.7, "staged", reason="30 GB/s"))}
     record["results"] = record["results"] * 20
     report["hosts"] = {"gpu%d" % number: record for number in range(40)}
-    assert len(html_report.render(report)) < 40 * 100_000
+    assert len(html_report.render_html(report)) < 40 * 100_000
 
 
 @pytest.mark.parametrize(
@@ -154,7 +156,7 @@ def test_hosts_of_which_little_is_known(facts: dict[str, Any]) -> None:
 
 
 def test_unknown_is_called_unknown() -> None:
-    table = tables.gpus(
+    table = tables.build_gpu_table(
         {"gpus": {"devices": {"0000:01:00.0": {"index": 0, "link_width": 8, "link_width_max": 16, "bar1_mib": "n/a"}}}}
     )
     assert table
@@ -169,7 +171,7 @@ def test_gpus_that_only_the_bus_shows_and_lost_ones() -> None:
         "gpus": {"devices": {"0000:01:00.0": {"index": 0, "lost": True, "name": "NVIDIA H200"}}},
         "pci": {"gpus": {"0000:01:00.0": {}, "0000:02:00.0": {"name": "H200 SXM 141GB", "driver": "", "link": slow}}},
     }
-    table = tables.gpus(facts)
+    table = tables.build_gpu_table(facts)
     assert table
     assert table.rows[0][-1] == "LOST: NVIDIA H200"
     assert table.rows[1][1:3] == ("0000:02:00.0", "16 of 32 GT/s, unknown")
@@ -192,7 +194,7 @@ def test_the_pcie_tree() -> None:
     }
     pci: dict[str, Any] = {"gpus": gpus, "bridges": bridges, "width_reduced": [{"address": "0000:03:00.0"}]}
     pci["redirecting_switch_ports"] = [{"address": "0000:02:00.0"}]
-    first, second = pcie_tree.of_host({"pci": pci, "gpus": {"devices": {"0000:03:00.0": {"index": 0}}}})
+    first, second = pcie_tree.build_pcie_trees({"pci": pci, "gpus": {"devices": {"0000:03:00.0": {"index": 0}}}})
     switch = first.children[0].children[0]
     assert (first.name, first.children[0].marks, switch.marks) == (
         "root complex pci0000:00",
@@ -203,7 +205,7 @@ def test_the_pcie_tree() -> None:
     assert switch.children[0].children[0].marks == [("32 GT/s, x8 of x16", True), ("NUMA node 0", False)]
     assert ("no driver bound", True) in switch.children[1].marks
     assert second.children[0].name == "path unknown"
-    assert pcie_tree.of_host({"pci": None}) == []
+    assert pcie_tree.build_pcie_trees({"pci": None}) == []
 
 
 def test_a_report_that_cannot_be_made_is_told(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,14 +227,14 @@ def test_the_all_reduce_stands_beside_its_control() -> None:
     hung = arm(2524.5, 26.58, state="hung", detail="no end within 90 s")
     arms = {"configured": arm(274.8, 244.2), "p2p_disabled": hung}
     found = {"verdict": "wrong_values", "explanation": "12288 bytes: 2 wrong elements", "arms": arms}
-    probe = digest.of_probe({"ran": True, "seconds": 2.1, "devices": {"a": {}, "b": {}}, "collective": found})
-    table = tables.collective({"probe": probe})
+    probe = digest.digest_probe({"ran": True, "seconds": 2.1, "devices": {"a": {}, "b": {}}, "collective": found})
+    table = tables.build_all_reduce_table({"probe": probe})
     assert table
     assert table.rows == [
         ("12 KiB", "unknown", "unknown", "unknown", "unknown", "2, 2"),
         ("64 MiB", "275 µs", "244 GB/s", "2524 µs", "26.6 GB/s", "0, 0"),
     ]
-    notes = tables.probe_notes({"probe": probe})
+    notes = tables.list_probe_notes({"probe": probe})
     assert notes[0] == "Measured on 2 GPUs in 2.1 s."
     assert "All-reduce: wrong values: 12288 bytes: 2 wrong elements." in notes
     assert "All-reduce, p2p disabled: hung, no end within 90 s." in notes
@@ -249,7 +251,7 @@ def test_a_single_gpu_was_probed_against_itself() -> None:
         "method": "copy_engine",
     }
     device = "0000:00:06.0"
-    probe = digest.of_probe(
+    probe = digest.digest_probe(
         {
             "ran": True,
             "seconds": 1.12,
@@ -259,15 +261,15 @@ def test_a_single_gpu_was_probed_against_itself() -> None:
     )
     facts = {"probe": probe, "p2p": {"gpu_count": 1}}
     assert (
-        tables.probe_notes(facts)[0]
+        tables.list_probe_notes(facts)[0]
         == "Measured on 1 GPU in 1.12 s; with one there is no pair, so it copied to itself."
     )
-    table = tables.figures(facts)
+    table = tables.build_figure_table(facts)
     assert table
     assert table.rows == [
         ("copy engine, one way", "2092", "2092", "2092", "GB/s", "copy_engine, 256 MiB, 5 x 24 transfers")
     ]
-    assert tables.p2p(facts) == "one GPU"
+    assert tables.summarise_p2p(facts) == "one GPU"
     report = samples.report()
     report["hosts"]["gpu10"]["facts"] = facts
     assert "All figures of the probe" in page(report).text

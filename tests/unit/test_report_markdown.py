@@ -1,5 +1,7 @@
-"""The Markdown report, read by a CommonMark parser with GitHub's tables: what was captured is text there, and it fits
-into a ticket."""
+"""The Markdown report, read by a CommonMark parser with GitHub's tables.
+
+What was captured is text there, and it fits into a ticket.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ OWN_HTML = {"<details>", "</details>", "<summary>", "</summary>", "<!-- -->"}
 
 
 def text_of(report: dict[str, Any]) -> str:
-    return markdown_report.render(report).decode()
+    return markdown_report.render_markdown(report).decode()
 
 
 def tokens(text: str) -> Iterator[Token]:
@@ -40,7 +42,8 @@ def test_what_is_wrong_comes_first() -> None:
     assert text.index("2 of 3 hosts not ready") < text.index("gpu10") < text.index("What is wrong")
     text = text[text.index("What is wrong") :]
     order = ["chipset_supports_p2p", "i440FX", "p2p_granted", "on the hypervisor", "The guest is stopped.",
-             "qm set 101 --machine q35\nqm stop 101", "Then verify", "Warnings", "Unknown", "--become", "Waived", "ticket 4711"]  # fmt: skip
+             "qm set 101 --machine q35\nqm stop 101", "Then verify", "Warnings", "Unknown", "--become", "Waived",
+             "ticket 4711"]  # fmt: skip
     places = [text.find(words) for words in order]
     assert -1 not in places, order[places.index(-1)]
     assert places == sorted(places), list(zip(order, places))
@@ -99,14 +102,14 @@ def test_a_row_is_not_cut_by_what_it_holds() -> None:
 
 @pytest.mark.parametrize("commands", ["```", "a ```` b", "``\x1b[0m`", "~~~", "`", "x\n```sh\nrm -rf /\n```"])
 def test_a_fence_is_not_ended_from_inside(commands: str) -> None:
-    found = list(PARSER.parse(markdown_report.fenced(commands, "sh") + "\n\nafter"))
+    found = list(PARSER.parse(markdown_report.code_block(commands, "sh") + "\n\nafter"))
     assert [token.type for token in found] == ["fence", "paragraph_open", "inline", "paragraph_close"]
-    assert found[0].content == markdown_report.words.plain(commands) + "\n"
+    assert found[0].content == markdown_report.phrases.strip_controls(commands) + "\n"
 
 
 @pytest.mark.parametrize("text", ["a`b", "``", "`", "", "a``b`", "plain", " "])
 def test_a_code_span_holds_its_text(text: str) -> None:
-    children = PARSER.parse(markdown_report.code(text) + " after")[1].children or []
+    children = PARSER.parse(markdown_report.code_span(text) + " after")[1].children or []
     assert [child.type for child in children] == ["code_inline", "text"]
     assert children[0].content.strip() == " ".join(text.split())
 
@@ -133,7 +136,7 @@ def test_a_code_span_holds_its_text(text: str) -> None:
     ],
 )
 def test_an_escaped_text_reads_as_it_was(text: str) -> None:
-    found = PARSER.parse("x\n\n%s" % markdown_report.escape(text))
+    found = PARSER.parse("x\n\n%s" % markdown_report.escape_markdown(text))
     assert [token.type for token in found] == ["paragraph_open", "inline", "paragraph_close"] * 2
     assert "".join(child.content for child in found[4].children or []) == " ".join(text.split())
 

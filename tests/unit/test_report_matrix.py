@@ -1,5 +1,7 @@
-"""The P2P tables: what the driver says and what the probe measured, as one model and as text for terminals of any
-width."""
+"""The P2P tables: what the driver says and what the probe measured.
+
+As one model and as text for terminals of any width.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,10 @@ def address(number: int) -> str:
 
 
 def host(count: int = 4, status: str = "OK", path: str = "NODE", **cells: Any) -> dict[str, Any]:
-    """Facts of a host on which every pair has one status and path. `cells`: read or write cells to change, {(a, b):
-    status}."""
+    """Facts of a host on which every pair has one status and path.
+
+    `cells`: read or write cells to change, {(a, b): status}.
+    """
     numbers = range(count)
     p2p = {
         way: {
@@ -50,7 +54,8 @@ def pair(rate: float = 55.4, delay: float = 0.94, verdict: str = "ok", **more: A
         "method": "copy_engine, events",
     }
     return {
-        "verdict": verdict, "reason": "", "least_gb_s": 47.9, "path": "NODE", "delivered": {"copy_engine": {"sizes": [1]}},
+        "verdict": verdict, "reason": "", "least_gb_s": 47.9, "path": "NODE",
+        "delivered": {"copy_engine": {"sizes": [1]}},
         "bandwidth_gb_s": {"copy": figure}, "latency_us": {"copy_12k_back_to_back": answer}, **more,
     }  # fmt: skip
 
@@ -65,17 +70,17 @@ def probed(facts: dict[str, Any], ran: bool = True, **changed: dict[str, Any]) -
         if a != b
     }
     probe = {"ran": ran, "skipped_reason": None if ran else "the GPUs are in use by python3 (pid 7)", "pairs": pairs}
-    return {**facts, "probe": digest.of_probe(probe)}
+    return {**facts, "probe": digest.digest_probe(probe)}
 
 
 def tables(facts: dict[str, Any]) -> dict[str, matrix.Matrix]:
-    return {table.key: table for table in matrix.of_host(facts)}
+    return {table.key: table for table in matrix.build_matrices(facts)}
 
 
 def test_one_gpu_has_no_pair() -> None:
-    assert matrix.of_host(host(1)) == []
-    assert matrix.of_host({}) == []
-    assert matrix_text.of_host({"gpus": None, "p2p": {"read": None}, "topology": None, "probe": None}, 80) == []
+    assert matrix.build_matrices(host(1)) == []
+    assert matrix.build_matrices({}) == []
+    assert matrix_text.describe_p2p({"gpus": None, "p2p": {"read": None}, "topology": None, "probe": None}, 80) == []
 
 
 @pytest.mark.parametrize(
@@ -106,12 +111,12 @@ def test_nvlink_takes_the_place_of_ok() -> None:
 def test_gpus_are_in_the_order_of_nvidia_smi_and_a_lost_one_is_last() -> None:
     facts = host(3)
     facts["gpus"]["devices"] = {address(0): {"index": 2}, address(1): {"index": None}, address(2): {"index": 0}}
-    assert [(gpu.label, gpu.address) for gpu in matrix.gpus_of(facts)] == [
+    assert [(gpu.label, gpu.address) for gpu in matrix.list_gpus(facts)] == [
         ("0", address(2)),
         ("2", address(0)),
         ("?", address(1)),
     ]
-    assert address(1) in "\n".join(matrix_text.draw(tables(facts)["granted"], 20))  # nothing else names it
+    assert address(1) in "\n".join(matrix_text.draw_matrix(tables(facts)["granted"], 20))  # nothing else names it
 
 
 def test_figures_and_their_heat() -> None:
@@ -144,7 +149,7 @@ def test_a_verdict_of_a_newer_probe_is_shown_and_not_good() -> None:
 def test_a_probe_that_did_not_run_proves_nothing() -> None:
     facts = probed(host(), ran=False)
     assert set(tables(facts)) == {"granted", "topology"}
-    lines = matrix_text.of_host(facts, 80)
+    lines = matrix_text.describe_p2p(facts, 80)
     assert lines == [
         "all 12 directed pairs OK: granted (as the driver says)",
         "the probe did not run: the GPUs are in use by python3 (pid 7)",
@@ -152,19 +157,25 @@ def test_a_probe_that_did_not_run_proves_nothing() -> None:
 
 
 def test_a_uniform_table_is_a_sentence() -> None:
-    assert matrix_text.of_host(host(8, "NS"), 80) == ["all 56 directed pairs NS: not supported (as the driver says)"]
-    assert matrix_text.of_host(host(2, path="NV18"), 80) == ["both directed pairs NV18: NVLink (as the driver says)"]
+    assert matrix_text.describe_p2p(host(8, "NS"), 80) == [
+        "all 56 directed pairs NS: not supported (as the driver says)"
+    ]
+    assert matrix_text.describe_p2p(host(2, path="NV18"), 80) == [
+        "both directed pairs NV18: NVLink (as the driver says)"
+    ]
     halved = host(2)
     halved["p2p"]["write"] = None  # only `nvidia-smi topo -p2p r` was pasted
     unknown = "both directed pairs: unknown whether the driver grants P2P"
-    assert matrix_text.of_host(halved, 200) == [unknown + ": the driver's answer for reads is at hand, not the other"]
-    assert matrix_text.of_host({**halved, "p2p": {"read": None}}, 200) == [unknown]
-    lines = matrix_text.of_host(probed(host(p0=None)), 200)
+    assert matrix_text.describe_p2p(halved, 200) == [
+        unknown + ": the driver's answer for reads is at hand, not the other"
+    ]
+    assert matrix_text.describe_p2p({**halved, "p2p": {"read": None}}, 200) == [unknown]
+    lines = matrix_text.describe_p2p(probed(host(p0=None)), 200)
     assert lines[1:] == ["bandwidth 55.4 GB/s on every pair", "latency of a 12 KiB copy 0.94 µs on every pair"]
 
 
 def test_the_worst_pair_is_named() -> None:
-    lines = matrix_text.of_host(probed(host(), p2_1=pair(7.5, 21.0, "staged")), 200)
+    lines = matrix_text.describe_p2p(probed(host(), p2_1=pair(7.5, 21.0, "staged")), 200)
     assert "bandwidth 7.50 to 55.4 GB/s, worst from GPU 2 to GPU 1 (0000:03:00.0 to 0000:02:00.0)" in lines
     assert "latency of a 12 KiB copy 0.94 to 21.0 µs, worst from GPU 2 to GPU 1 (0000:03:00.0 to 0000:02:00.0)" in lines
     assert any(line.split() == ["2", "0000:03:00.0", "OK", "HOST", "·", "OK"] for line in lines)
@@ -174,15 +185,15 @@ def test_the_worst_pair_is_named() -> None:
 @pytest.mark.parametrize("width", [36, 76, 96, 200])
 def test_tables_fit_any_width_and_lose_no_cell(count: int, width: int) -> None:
     facts = host(count, read={(0, 1): "CNS"}, write={(0, 1): "CNS"})
-    lines = matrix_text.of_host(facts, width)
+    lines = matrix_text.describe_p2p(facts, width)
     assert max(map(len, lines)) <= width
-    drawn = matrix_text.draw(tables(facts)["granted"], width)
+    drawn = matrix_text.draw_matrix(tables(facts)["granted"], width)
     cells = [cell for line in drawn for cell in line.split() if cell in ("OK", "CNS", "·")]
     assert (len(cells), cells.count("CNS"), cells.count("·")) == (count * count, 1, count)
 
 
 def test_sixteen_gpus_with_addresses_fit_the_usual_width() -> None:
-    drawn = matrix_text.draw(tables(host(16, read={(0, 1): "CNS"}, write={(0, 1): "CNS"}))["granted"], 96)
+    drawn = matrix_text.draw_matrix(tables(host(16, read={(0, 1): "CNS"}, write={(0, 1): "CNS"}))["granted"], 96)
     assert len(drawn) == 17
     assert drawn[16].startswith("15 0000:10:00.0")
 
@@ -196,20 +207,22 @@ def failing(facts: dict[str, Any], names: list[str], status: str = "fail") -> di
 
 
 def test_the_terminal_shows_it_where_p2p_failed_and_equal_hosts_once() -> None:
-    lines = [text for text, _tone in terminal.render(failing(host(8, "NS"), ["gpu%d" % n for n in range(100)]))]
+    lines = [
+        text for text, _tone in terminal.render_terminal(failing(host(8, "NS"), ["gpu%d" % n for n in range(100)]))
+    ]
     assert sum("all 56 directed pairs NS" in line for line in lines) == 1
     assert "  - gpu0, gpu1, gpu2, gpu3, gpu4, gpu5 and 94 more:" in lines
 
 
 def test_the_terminal_says_why_a_healthy_host_was_not_measured() -> None:
-    lines = [text for text, _tone in terminal.render(failing(probed(host(), ran=False), ["gpu1"], "pass"))]
+    lines = [text for text, _tone in terminal.render_terminal(failing(probed(host(), ran=False), ["gpu1"], "pass"))]
     assert any("the probe did not run: the GPUs are in use by python3 (pid 7)" in line for line in lines)
 
 
 def test_the_terminal_leaves_healthy_hosts_out_unless_asked() -> None:
     report = failing(host(), ["gpu1"], "pass")
-    assert not any("directed pairs" in text for text, _tone in terminal.render(report))
-    assert any("all 12 directed pairs OK" in text for text, _tone in terminal.render(report, verbosity=1))
+    assert not any("directed pairs" in text for text, _tone in terminal.render_terminal(report))
+    assert any("all 12 directed pairs OK" in text for text, _tone in terminal.render_terminal(report, verbosity=1))
 
 
 def test_the_digest_keeps_the_spread_and_the_method_once() -> None:
@@ -218,7 +231,7 @@ def test_the_digest_keeps_the_spread_and_the_method_once() -> None:
         "copy": {"median": 55.4, "min": 55.4, "max": 55.4}
     }
     assert kept["methods"]["bandwidth_gb_s.copy"] == "copy_engine, 256 MiB, 5 x 8 transfers, 2 pairs at a time"
-    assert digest.of_probe({"ran": False})["pairs"] == {}
+    assert digest.digest_probe({"ran": False})["pairs"] == {}
 
 
 def test_the_largest_all_reduce_stands_beside_the_control() -> None:

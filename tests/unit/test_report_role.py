@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
-from ansible.module_utils.gpu_checks import checks, engine, expressions
+from ansible.module_utils.gpu_checks import check_files, engine, expressions
 from ansible.module_utils.gpu_host.virtualization import PLACEMENTS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -22,12 +22,12 @@ def read_by_checks() -> dict[tuple[str, ...], str]:
     """Every expected.… path in the checks, with the check that reads it."""
     found: dict[tuple[str, ...], str] = {}
     for path in sorted((ROOT / "checks").glob("*.yml")):
-        for item in checks.with_on(yaml.safe_load(path.read_text())):
+        for item in check_files.restore_on_keys(yaml.safe_load(path.read_text())):
             read: list[tuple[str, ...]] = [tuple(need.split(".")) for need in item.get("needs", ())]
-            for _where, condition in checks._conditions_of(item):
-                read += expressions.reads(str(condition)).paths
-            for _where, text in checks._texts_of(item):
-                read += expressions.reads_of_text(text).paths
+            for _where, condition in check_files._conditions_of(item):
+                read += expressions.find_reads(str(condition)).paths
+            for _where, text in check_files._texts_of(item):
+                read += expressions.find_reads_of_text(text).paths
             found.update({where: item["id"] for where in read if where[0] == "expected"})
     return found
 

@@ -16,7 +16,7 @@ def chosen(directory: Path, **selection: Any) -> tuple[list[str], list[str]]:
     every = load(
         directory, item(id="a", tags=["driver"]), item(id="b", tags=["driver", "p2p"]), item(id="c", tags=["pci"])
     )
-    found, problems = verdict.choose(every, **selection)
+    found, problems = verdict.choose_checks(every, **selection)
     return [check.id for check in found], problems
 
 
@@ -51,20 +51,20 @@ def test_a_misspelt_selection_is_a_problem(tmp_path: Path, selection: dict[str, 
 @pytest.mark.parametrize("status", ["fail", "unknown", "error"])
 @pytest.mark.parametrize(("severity", "failed"), [("error", True), ("warning", False), ("info", False)])
 def test_severity_decides(status: str, severity: str, failed: bool) -> None:
-    outcome = verdict.of([samples.result("a"), samples.result("b", status, severity=severity)])
+    outcome = verdict.summarise_verdict([samples.result("a"), samples.result("b", status, severity=severity)])
     assert outcome["failed"] is failed
     assert outcome["summary"]["ready"] is not failed
 
 
 @pytest.mark.parametrize("results", [[], [samples.result("a", "skip"), samples.result("b", "skip")]])
 def test_no_check_run_is_a_failure(results: list[dict[str, Any]]) -> None:
-    outcome = verdict.of(results)
+    outcome = verdict.summarise_verdict(results)
     assert outcome["failed"] is True
     assert "nothing was validated" in outcome["msg"]
 
 
 def test_a_problem_fails_a_healthy_host() -> None:
-    outcome = verdict.of([samples.result("a")], ["waiver 1: there is no check 'b'"])
+    outcome = verdict.summarise_verdict([samples.result("a")], ["waiver 1: there is no check 'b'"])
     assert outcome["failed"] is True
     assert "waiver 1" in outcome["msg"]
 

@@ -13,7 +13,7 @@ import jsonschema
 import pytest
 import yaml
 from ansible.errors import AnsibleActionFail
-from ansible.module_utils.gpu_checks import checks
+from ansible.module_utils.gpu_checks import check_files
 from ansible.parsing.dataloader import DataLoader
 from ansible.template import Templar, trust_as_template
 
@@ -83,26 +83,28 @@ BAD = [
 @pytest.mark.parametrize("content", GOOD)
 def test_schema_and_code_agree_on_what_is_good(content: Any) -> None:
     jsonschema.validate([content], SCHEMA)
-    checks.build({"x.yml": [content]})
+    check_files.build_checks({"x.yml": [content]})
 
 
 @pytest.mark.parametrize("content", BAD)
 def test_schema_and_code_agree_on_what_is_bad(content: Any) -> None:
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate([content], SCHEMA)
-    with pytest.raises(checks.ChecksError):
-        checks.build({"x.yml": [content]})
+    with pytest.raises(check_files.ChecksError):
+        check_files.build_checks({"x.yml": [content]})
 
 
 def test_our_own_checks_match_the_schema() -> None:
     for path in sorted((ROOT / "checks").glob("*.yml")):
-        content = checks.with_on(yaml.safe_load(path.read_text()))
+        content = check_files.restore_on_keys(yaml.safe_load(path.read_text()))
         jsonschema.validate(content, SCHEMA)
 
 
 def test_our_own_checks_load_whole() -> None:
     loader = DataLoader()
-    found = checks.load(str(ROOT / "checks"), lambda path: loader.load_from_file(path, trusted_as_template=True))
+    found = check_files.load_checks(
+        str(ROOT / "checks"), lambda path: loader.load_from_file(path, trusted_as_template=True)
+    )
     assert len({check.id for check in found}) == len(found) > 50
 
 
@@ -110,8 +112,8 @@ def faults(directory: Path, text: str, **files: str) -> list[str]:
     for name, content in {"a": text, **files}.items():
         (directory / (name + ".yml")).write_text(content)
     loader = DataLoader()
-    with pytest.raises(checks.ChecksError) as caught:
-        checks.load(str(directory), lambda path: loader.load_from_file(path, trusted_as_template=True))
+    with pytest.raises(check_files.ChecksError) as caught:
+        check_files.load_checks(str(directory), lambda path: loader.load_from_file(path, trusted_as_template=True))
     return str(caught.value).replace(str(directory) + "/", "").split("\n")
 
 
@@ -172,7 +174,10 @@ def test_faults(tmp_path: Path, text: str, fault: str) -> None:
 
 def test_a_part_of_the_checks_may_explain_others(tmp_path: Path) -> None:
     (tmp_path / "a.yml").write_text(HEAD + "  explains: [two]\n")
-    assert len(checks.load(str(tmp_path), lambda path: yaml.safe_load(Path(path).read_text()), strict=False)) == 1
+    assert (
+        len(check_files.load_checks(str(tmp_path), lambda path: yaml.safe_load(Path(path).read_text()), strict=False))
+        == 1
+    )
 
 
 @pytest.mark.parametrize(("make", "message"), [(False, "No such file"), (True, "holds no")])
@@ -180,8 +185,8 @@ def test_no_checks_is_a_fault(tmp_path: Path, make: bool, message: str) -> None:
     directory = tmp_path / "none"
     if make:
         directory.mkdir()
-    with pytest.raises(checks.ChecksError, match=message):
-        checks.load(str(directory), yaml.safe_load)
+    with pytest.raises(check_files.ChecksError, match=message):
+        check_files.load_checks(str(directory), yaml.safe_load)
 
 
 @functools.cache
@@ -324,19 +329,3 @@ def test_a_bundle_that_is_none(tmp_path: Path, text: str | None, message: str) -
             {"inventory_dir": str(tmp_path)},
             module_loader=modules,
         )
-
-
-def test_write_bundle(tmp_path: Path) -> None:
-    target = tmp_path / "new/gpu1.jsonl.gz"
-    args = {"text": BUNDLE, "dest": str(target)}
-    assert run("write_bundle", args, {}, check_mode=True)["changed"] is True
-    assert not target.exists()
-    assert run("write_bundle", args, {})["changed"] is True
-    assert target.stat().st_mode & 0o777 == 0o600
-    assert run("write_bundle", args, {})["changed"] is False
-
-
-def test_write_bundle_refuses_what_is_none(tmp_path: Path) -> None:
-    with pytest.raises(AnsibleActionFail, match="no bundle"):
-        run("write_bundle", {"text": "junk", "dest": str(tmp_path / "x")}, {})
-    assert list(tmp_path.iterdir()) == []

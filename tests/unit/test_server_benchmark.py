@@ -28,23 +28,25 @@ DMON = """# gpu    pwr  gtemp  mtemp     sm    mem    enc    dec    jpg    ofa  
 
 def cell(**other: Any) -> dict[str, Any]:
     made = {
-        "concurrency": 1, "prompt_tokens_asked": 512, "output_tokens_asked": 256, "requests": 4, "failed": 0, "problems": [],
+        "concurrency": 1, "prompt_tokens_asked": 512, "output_tokens_asked": 256, "requests": 4, "failed": 0,
+        "problems": [],
         "seconds": 11.4,
-        "output_tokens_per_s": 90.0, "total_tokens_per_s": 270.0, "per_stream_tokens_per_s": 95.0, "first_token_s": {"median": 0.2, "p95": 0.3},
+        "output_tokens_per_s": 90.0, "total_tokens_per_s": 270.0, "per_stream_tokens_per_s": 95.0,
+        "first_token_s": {"median": 0.2, "p95": 0.3},
     }  # fmt: skip
     return {**made, **other}
 
 
 def test_samples_are_read_by_the_names_of_their_columns() -> None:
-    found = benchmark.samples(DMON)
+    found = benchmark.parse_samples(DMON)
     assert found is not None
     assert found["0"] == {
         "power_w": {"mean": 320.0, "max": 340.0}, "utilization_percent": {"mean": 95.0, "max": 100.0},
         "pcie_rx_mb_s": {"mean": 8500.0, "max": 9000.0}, "pcie_tx_mb_s": {"mean": 7100.0, "max": 7200.0},
     }  # fmt: skip
     assert "1" not in found  # dashes are no samples
-    assert benchmark.samples("") is None
-    assert benchmark.samples("# gpu sm\n 0 1 2 3\nNVML: Driver/library version mismatch\n") is None
+    assert benchmark.parse_samples("") is None
+    assert benchmark.parse_samples("# gpu sm\n 0 1 2 3\nNVML: Driver/library version mismatch\n") is None
 
 
 @pytest.mark.parametrize(
@@ -56,20 +58,22 @@ def test_samples_are_read_by_the_names_of_their_columns() -> None:
     ],
 )
 def test_targets(targets: dict[str, float], text: str | None) -> None:
-    assert [finding["text"] for finding in benchmark.findings([cell()], targets, None)] == ([text] if text else [])
+    assert [finding["text"] for finding in benchmark.find_shortfalls([cell()], targets, None)] == (
+        [text] if text else []
+    )
 
 
 def test_a_target_that_nothing_measured_is_not_reached() -> None:
-    [finding] = benchmark.findings([cell(concurrency=8)], {"single_stream_tokens_per_s": 1}, None)
+    [finding] = benchmark.find_shortfalls([cell(concurrency=8)], {"single_stream_tokens_per_s": 1}, None)
     assert "no cell with one request at a time" in finding["text"]
 
 
 def test_slower_than_the_run_before_and_only_the_same_load_counts() -> None:
     before = {"cells": [cell(output_tokens_per_s=110.0), cell(concurrency=64, output_tokens_per_s=900.0)]}
-    [finding] = benchmark.findings([cell()], {}, before)
+    [finding] = benchmark.find_shortfalls([cell()], {}, before)
     assert "18 % slower than the baseline" in finding["text"]
-    assert benchmark.findings([cell(output_tokens_per_s=100.0)], {}, before) == []
-    assert "-18 %" in benchmark.table([cell()], before)[1]
+    assert benchmark.find_shortfalls([cell(output_tokens_per_s=100.0)], {}, before) == []
+    assert "-18 %" in benchmark.render_table([cell()], before)[1]
 
 
 def test_a_load_on_the_stand_in(tmp_path: Path) -> None:
@@ -91,12 +95,12 @@ def test_requests_that_fail_are_counted_and_their_reason_is_kept(tmp_path: Path)
         found = request_load.Load("http://127.0.0.1:%d" % server.port, "glm-5", None).run(2, 4, 8, 8, 30.0)
     assert (found["completed"], found["failed"], found["output_tokens_per_s"]) == (0, 4, None)
     assert "HTTP 500" in found["problems"][0]
-    [finding] = benchmark.findings([found], {}, None)
+    [finding] = benchmark.find_shortfalls([found], {}, None)
     assert "4 of 4 requests failed" in finding["text"]
 
 
 def test_a_load_without_figures_is_a_finding_of_its_own() -> None:
-    [finding] = benchmark.findings(
+    [finding] = benchmark.find_shortfalls(
         [cell(seconds=None, failed=4, problems=["sglang ended with 1; its last lines: no tokenizer"])], {}, None
     )
     assert (
@@ -125,9 +129,9 @@ def test_a_baseline_of_another_generator_is_not_compared(
     then: dict[str, Any] | None, kept: bool, note: str | None
 ) -> None:
     before = {"cells": [cell()], **({"generator": then} if then else {})}
-    found, notes = benchmark.comparable(before, {"name": "sglang", "version": "0.5.23"})
+    found, notes = benchmark.choose_baseline(before, {"name": "sglang", "version": "0.5.23"})
     assert (found == before, notes) == (kept, [note] if note else [])
-    assert benchmark.comparable(None, {"name": "sglang", "version": None}) == (None, [])
+    assert benchmark.choose_baseline(None, {"name": "sglang", "version": None}) == (None, [])
 
 
 @pytest.mark.parametrize("content", [[], {}, {"cells": None}, {"cells": [1]}, {"cells": [{"concurrency": "1"}]}])
@@ -169,15 +173,19 @@ def test_fields_that_a_server_refuses_are_left_out() -> None:
 
 
 def test_the_playbook_measures_compares_and_keeps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """benchmark.yml on this machine: the first run becomes the baseline, a target that is out of reach fails the
-    second."""
+    """benchmark.yml on this machine.
+
+    The first run becomes the baseline, a target that is out of reach fails the second.
+    """
     loads = [{"concurrency": 1, "requests": 2, "prompt_tokens": 16, "output_tokens": 16}]
     with running(tmp_path, "healthy", speed=60, HF_HOME=str(hub(tmp_path / "huggingface"))) as server:
         server.listens()
         variables = {
-            "ansible_connection": "local", "ansible_python_interpreter": sys.executable, "inference_server_port": server.port,
+            "ansible_connection": "local", "ansible_python_interpreter": sys.executable,
+            "inference_server_port": server.port,
             "benchmark_loads": loads, "benchmark_directory": str(tmp_path / "reports"), "benchmark_beside_work": True,
-            "benchmark_baseline": str(tmp_path / "baselines" / "b.json"), "ansible_remote_tmp": str(tmp_path / "ansible"),
+            "benchmark_baseline": str(tmp_path / "baselines" / "b.json"),
+            "ansible_remote_tmp": str(tmp_path / "ansible"),
         }  # fmt: skip
         monkeypatch.setenv("TMPDIR", str(tmp_path))
         first = play(variables)

@@ -1,5 +1,7 @@
-"""A recorded server, damaged at random: the facts keep their keys, nothing is raised, and what cannot be seen is never
-called ready."""
+"""A recorded server, damaged at random.
+
+The facts keep their keys, nothing is raised, and what cannot be seen is never called ready.
+"""
 
 from __future__ import annotations
 
@@ -94,8 +96,8 @@ def test_damage_gives_the_same_keys_and_no_exception(seed: int) -> None:
     # What waits for a server reads the same facts.
     watch = watching.Watch()
     assert watch.look(found, 0.0).state in ("waiting", "ready", "failed", "stalled")
-    watching.of_answers(found, "glm-5", 1)
-    assert stall.cause(found)["advice"]
+    watching.judge_answers(found, "glm-5", 1)
+    assert stall.find_cause(found)["advice"]
 
 
 def test_nothing_of_a_server_that_nothing_shows() -> None:

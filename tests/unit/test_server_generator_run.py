@@ -1,5 +1,7 @@
-"""A load generator as a process: what it measured, and what is said where it dies, hangs, writes rubbish, or nobody
-looks any more."""
+"""A load generator as a process.
+
+What it measured, and what is said where it dies, hangs, writes rubbish, or nobody looks any more.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import pytest
-from ansible.module_utils.gpu_server.load import generator_find, generator_run, generators
+from ansible.module_utils.gpu_server.load import generator_find, generator_run
+from ansible.module_utils.gpu_server.load.job import Job
 from engine_standin import ENGINE, Server, hub, running
 
 KEY = "the-key-of-the-api"
@@ -30,7 +33,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield found
 
 
-def job(server: Server, **other: Any) -> generators.Job:
+def job(server: Server, **other: Any) -> Job:
     made = {
         "concurrency": 2,
         "requests": 4,
@@ -40,12 +43,13 @@ def job(server: Server, **other: Any) -> generators.Job:
         "seed": 7,
         "tokenizer": str(ENGINE),
     }
-    return generators.Job("http://127.0.0.1:%d" % server.port, "glm-5", **{**made, **other})
+    return Job("http://127.0.0.1:%d" % server.port, "glm-5", **{**made, **other})
 
 
 def facts(**other: Any) -> dict[str, Any]:
     made = {
-        "engine": "sglang", "python": sys.executable, "user_id": os.geteuid(), "tokenizer": str(ENGINE), "trust_remote_code": False,
+        "engine": "sglang", "python": sys.executable, "user_id": os.geteuid(), "tokenizer": str(ENGINE),
+        "trust_remote_code": False,
         "environment": {"PYTHONPATH": str(ENGINE)},
     }  # fmt: skip
     return {**made, **other}
@@ -55,12 +59,12 @@ def find(
     server: Server, directory: Path, wanted: str = "auto", named: str | None = None, **other: Any
 ) -> generator_find.Found:
     made = facts(**other)
-    return generator_find.find(wanted, named, made, job(server, tokenizer=made["tokenizer"]), str(directory))
+    return generator_find.find_generator(wanted, named, made, job(server, tokenizer=made["tokenizer"]), str(directory))
 
 
 def measure(server: Server, directory: Path, how: dict[str, Any], **other: Any) -> dict[str, Any]:
     (directory / "alive").touch()
-    generator_run.run(str(directory), generator_run.Order(job(server, **other), how, facts(), KEY))
+    generator_run.run_load(str(directory), generator_run.Order(job(server, **other), how, facts(), KEY))
     found: dict[str, Any] = json.loads((directory / "result.json").read_text())
     return found
 
@@ -144,7 +148,7 @@ def test_a_load_whose_directory_was_removed_ends(server: Server, home: Path) -> 
     place, how = home / "run", find(server, home).facts()
     (place / "alive").touch()
     thread = threading.Thread(
-        target=generator_run.run, args=(str(place), generator_run.Order(job(server), how, facts(), KEY))
+        target=generator_run.run_load, args=(str(place), generator_run.Order(job(server), how, facts(), KEY))
     )
     thread.start()
     until = time.monotonic() + 20
@@ -179,7 +183,7 @@ def test_a_look_keeps_it_going(server: Server, home: Path, monkeypatch: pytest.M
 def test_a_result_that_nobody_fetches_is_removed(server: Server, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(home))
     monkeypatch.setattr(generator_run, "ALONE_SECONDS", 1.0)
-    directory = Path(generator_run.detached(lambda place: (Path(place) / "result.json").touch()))
+    directory = Path(generator_run.run_detached(lambda place: (Path(place) / "result.json").touch()))
     until = time.monotonic() + 20
     while directory.exists() and time.monotonic() < until:
         time.sleep(0.1)
@@ -189,7 +193,7 @@ def test_a_result_that_nobody_fetches_is_removed(server: Server, home: Path, mon
 def test_a_detached_load_writes_its_result(server: Server, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(home))
     order = generator_run.Order(job(server), {"name": "builtin"}, facts())
-    directory = Path(generator_run.detached(lambda place: generator_run.run(place, order)))
+    directory = Path(generator_run.run_detached(lambda place: generator_run.run_load(place, order)))
     until = time.monotonic() + 30
     while not (directory / "result.json").exists() and time.monotonic() < until:
         time.sleep(0.1)
@@ -269,7 +273,7 @@ def test_the_servers_python_runs_as_the_servers_user() -> None:
         uid, place = text.split()
         assert int(uid) == (os.geteuid() if user is None else user)
         assert os.stat(os.path.join(place, "written")).st_uid == int(uid)
-        assert place != generator_find.workplace(directory, None) or user is None
+        assert place != generator_find.make_workplace(directory, None) or user is None
     finally:
         shutil.rmtree(directory)
 

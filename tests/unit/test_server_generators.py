@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible.module_utils.gpu_server.load import generators
-from ansible.module_utils.gpu_server.load.generators import GENERATORS, Job
+from ansible.module_utils.gpu_server.load import generators, result_files
+from ansible.module_utils.gpu_server.load.generators import GENERATORS
+from ansible.module_utils.gpu_server.load.job import Job
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,7 +18,8 @@ FIXTURES = Path(__file__).resolve().parents[1] / "fixtures" / "generators"
 VERSIONS = sorted(path.name for path in FIXTURES.iterdir() if path.is_dir())
 JOB = Job("http://127.0.0.1:8000", "glm-5", 2, 6, 32, 24, 120, 11, tokenizer="/models/tiny")
 CELL = {
-    "concurrency", "prompt_tokens_asked", "output_tokens_asked", "requests", "completed", "failed", "seconds", "output_tokens", "prompt_tokens",
+    "concurrency", "prompt_tokens_asked", "output_tokens_asked", "requests", "completed", "failed", "seconds",
+    "output_tokens", "prompt_tokens",
     "output_tokens_per_s", "total_tokens_per_s", "per_stream_tokens_per_s", "first_token_s", "token_gap_ms", "problems",
 }  # fmt: skip
 
@@ -27,7 +29,9 @@ def generator(version: str) -> generators.Generator:
 
 
 def cell(version: str, kind: str = "") -> dict[str, Any]:
-    return generators.result(generator(version), (FIXTURES / version / ("result%s.json" % kind)).read_text(), JOB)
+    return result_files.parse_result(
+        generator(version).parse, (FIXTURES / version / ("result%s.json" % kind)).read_text(), JOB
+    )
 
 
 def test_the_versions_are_those_that_the_documentation_names() -> None:
@@ -96,7 +100,7 @@ def test_a_run_in_which_nothing_went_well_has_no_rates(version: str) -> None:
 def test_without_details_the_generators_own_percentiles_are_taken() -> None:
     theirs = json.loads((FIXTURES / "vllm-0.33.0" / "result.json").read_text())
     text = json.dumps({name: value for name, value in theirs.items() if not isinstance(value, list)})
-    found = generators.result(generators.GENERATORS["vllm"], text, JOB)
+    found = result_files.parse_result(generators.GENERATORS["vllm"].parse, text, JOB)
     assert found["first_token_s"] == {
         "median": round(theirs["median_ttft_ms"] / 1000, 4),
         "p95": round(theirs["p95_ttft_ms"] / 1000, 4),
@@ -110,8 +114,8 @@ HELPS = ["sglang-0.4.6.post5/help.txt", "sglang-0.5.23/help.txt", "vllm-0.33.0/h
 @pytest.mark.parametrize("name", HELPS)
 def test_the_installed_version_knows_every_option(name: str) -> None:
     text, one = (FIXTURES / name).read_text(), generator(name)
-    assert generators.faults(one, text, JOB) == []
-    assert generators.known_options(one, text, JOB) == [option for option, _value in one.optional(JOB)]
+    assert generators.find_faults(one, text, JOB) == []
+    assert generators.select_options(one, text, JOB) == [option for option, _value in one.optional(JOB)]
 
 
 @pytest.mark.parametrize("name", HELPS)
@@ -119,7 +123,7 @@ def test_each_required_option_is_missed_where_the_help_lacks_it(name: str) -> No
     text, one = (FIXTURES / name).read_text(), generator(name)
     for option in {option for option, _value in one.required(JOB)}:
         other = re.sub(r"(?<![\w-])%s(?![\w-])" % re.escape(option), option + "s", text)
-        [fault] = generators.faults(one, other, JOB)
+        [fault] = generators.find_faults(one, other, JOB)
         assert fault == "it knows no %s (it has %ss)" % (option, option)
 
 
@@ -128,12 +132,12 @@ def test_each_choice_is_missed_where_the_help_lacks_it(name: str) -> None:
     text, one = (FIXTURES / name).read_text(), generator(name)
     for option, choice in one.choices.items():
         other = re.sub(r"(?<![\w-])%s(?![\w-])" % re.escape(choice), "something", text)
-        assert generators.faults(one, other, JOB) == ["its %s does not offer %s" % (option, choice)]
+        assert generators.find_faults(one, other, JOB) == ["its %s does not offer %s" % (option, choice)]
 
 
 def test_the_short_help_of_vllm_is_not_enough() -> None:
     text = (FIXTURES / "vllm-0.33.0" / "help.txt").read_text()
-    assert "it knows no --base-url" in generators.faults(generators.GENERATORS["vllm"], text, JOB)
+    assert "it knows no --base-url" in generators.find_faults(generators.GENERATORS["vllm"], text, JOB)
     assert generators.GENERATORS["vllm"].helps[0] == "--help=all"
 
 
@@ -141,19 +145,21 @@ def test_the_short_help_of_vllm_is_not_enough() -> None:
 def test_the_command_line_is_the_one_that_really_ran(version: str) -> None:
     ran = (FIXTURES / version / "command.txt").read_text().split()
     one = generator(version)
-    words = generators.command(one, [], [option for option, _value in one.optional(JOB)], JOB)
+    words = generators.make_command(one, [], [option for option, _value in one.optional(JOB)], JOB)
     assert [word for word in words if word.startswith("--")] == [word for word in ran if word.startswith("--")]
 
 
 def test_an_option_that_is_not_there_is_left_out() -> None:
-    words = generators.command(generators.GENERATORS["vllm"], ["vllm", "bench", "serve"], ["--tokenizer"], JOB)
+    words = generators.make_command(generators.GENERATORS["vllm"], ["vllm", "bench", "serve"], ["--tokenizer"], JOB)
     assert words[:3] == ["vllm", "bench", "serve"]
     assert "--save-detailed" not in words and words[words.index("--tokenizer") + 1] == "/models/tiny"
 
 
 def test_guidellm_takes_no_name_that_its_options_would_cut() -> None:
     text = (FIXTURES / "guidellm-0.8.1" / "help.txt").read_text()
-    [fault] = generators.faults(generators.GUIDELLM, text, Job("http://x", "a,b", 1, 1, 1, 1, 1, 1, tokenizer="/t"))
+    [fault] = generators.find_faults(
+        generators.GUIDELLM, text, Job("http://x", "a,b", 1, 1, 1, 1, 1, 1, tokenizer="/t")
+    )
     assert "comma" in fault
 
 
@@ -168,26 +174,28 @@ def test_guidellm_takes_no_name_that_its_options_would_cut() -> None:
 )
 def test_progress_in_what_was_really_printed(name: str, last: int | None) -> None:
     text = (FIXTURES / name).read_bytes().decode()
-    assert generators.progress(text, 6) == last
-    assert generators.progress(text, 7) is None or name.startswith("guidellm")  # a bar of something else
+    assert generators.parse_progress(text, 6) == last
+    assert generators.parse_progress(text, 7) is None or name.startswith("guidellm")  # a bar of something else
     seen = [
-        count for count in (generators.progress(text[:end], 6) for end in range(0, len(text), 97)) if count is not None
+        count
+        for count in (generators.parse_progress(text[:end], 6) for end in range(0, len(text), 97))
+        if count is not None
     ]
     assert seen == sorted(seen)
 
 
 @pytest.mark.parametrize("version", ["sglang-0.4.6.post5", "sglang-0.5.23"])
 def test_the_last_lines_say_what_went_wrong(version: str) -> None:
-    shown = generators.tail((FIXTURES / version / "log-refused.txt").read_text())
+    shown = generators.select_last_lines((FIXTURES / version / "log-refused.txt").read_text())
     assert "Warmup failed" in shown
     assert "Namespace(" not in shown and 'File "' not in shown
     assert len(shown) <= generators.TAIL_CHARACTERS
 
 
 def test_the_last_lines_of_nothing() -> None:
-    assert generators.tail("\n\n\r  0%|   | 0/6 [00:00<?, ?it/s]\n====\n") == "it printed nothing"
-    assert generators.redacted("Bearer abc", "abc") == "Bearer ***"
-    assert generators.redacted("Bearer abc", None) == "Bearer abc"
+    assert generators.select_last_lines("\n\n\r  0%|   | 0/6 [00:00<?, ?it/s]\n====\n") == "it printed nothing"
+    assert generators.redact_key("Bearer abc", "abc") == "Bearer ***"
+    assert generators.redact_key("Bearer abc", None) == "Bearer abc"
 
 
 @pytest.mark.parametrize(
@@ -204,12 +212,13 @@ def test_the_last_lines_of_nothing() -> None:
     ],
 )
 def test_where_the_tokenizer_is(engine: str | None, words: list[str], expected: str | None) -> None:
-    assert generators.tokenizer_of(engine, words) == expected
+    assert generators.find_tokenizer(engine, words) == expected
 
 
 def test_facts_of_a_server_that_are_missing_are_no_fault() -> None:
-    assert generators.server_of({}) == {
-        "engine": None, "python": None, "environment": {}, "user_id": None, "tokenizer": None, "trust_remote_code": False,
+    assert generators.describe_server({}) == {
+        "engine": None, "python": None, "environment": {}, "user_id": None, "tokenizer": None,
+        "trust_remote_code": False,
     }  # fmt: skip
 
 
@@ -250,7 +259,7 @@ def test_a_result_that_is_cut_is_refused(version: str, at: int) -> None:
 
 def _read(version: str, text: str) -> None:
     try:
-        found = generators.result(generator(version), text, JOB)
+        found = result_files.parse_result(generator(version).parse, text, JOB)
     except ValueError as error:
         assert str(error)
         return

@@ -70,7 +70,7 @@ def test_the_type_of_a_model_by_packages_that_the_command_names(
 ) -> None:
     host = Host().directory(SITE, {"transformers-5.2.0.dist-info": {"kind": "dir"}})
     host.file(AUTO, '("llama", "LlamaConfig"),').file("/srv/m/config.json", '{"model_type": "%s"}' % model)
-    found = model_type.read(host, "/srv/m", words, environment)
+    found = model_type.read_model_type(host, "/srv/m", words, environment)
     assert (found["model_type"], found["known"], found["transformers"]) == (model, known, "5.2.0")
 
 
@@ -79,7 +79,7 @@ def test_a_model_of_the_hub_that_the_command_names() -> None:
     host = (
         Host().directory(snapshots, {"01": {"kind": "dir"}}).file(snapshots + "/01/config.json", '{"model_type": "x"}')
     )
-    found = model_type.read(host, "a/b", ["env", "HF_HOME=/srv/hf", "python3"], {})
+    found = model_type.read_model_type(host, "a/b", ["env", "HF_HOME=/srv/hf", "python3"], {})
     assert (found["model_type"], found["known"]) == ("x", None)
 
 
@@ -88,7 +88,7 @@ def test_a_python_that_only_path_names() -> None:
     host = Host().directory("/usr/bin").directory("/opt/v/bin", {"python3": {}})
     host.directory("/opt/v/lib", {"python3.12": {"kind": "dir"}})
     host.directory(site, {"transformers-5.2.0.dist-info": {"kind": "dir"}})
-    found = model_type.read(host, "/srv/m", ["env", "PATH=/usr/bin:/opt/v/bin", "python3", "-m", "vllm"], {})
+    found = model_type.read_model_type(host, "/srv/m", ["env", "PATH=/usr/bin:/opt/v/bin", "python3", "-m", "vllm"], {})
     assert found["transformers"] == "5.2.0"
 
 
@@ -130,7 +130,7 @@ def test_before_its_first_phase_an_engine_imports(engine: str, log: str) -> None
     facts = starting(engine, log)
     assert (facts["engine"], facts["state"], facts["log"]["phase"]) == (engine, "starting", "imports")
     assert facts["why"] == "phase imports"
-    assert watching.describe(facts) == "imports its libraries"
+    assert watching.describe_start(facts) == "imports its libraries"
     assert facts["moving"]["phase"] == "imports"
 
 
@@ -195,4 +195,4 @@ def test_a_unit_is_enough_to_be_looked_at() -> None:
 def test_a_bundle_of_former_times_asked_by_patterns() -> None:
     command = gather.units.FORMER_LIST_COMMAND
     row = {"run": list(command), "status": "ok", "rc": 0, "stdout": "sglang.service loaded active running x\n"}
-    assert gather.units.find(BundleEvidence({}, [row])) == ["sglang.service"]
+    assert gather.units.find_units(BundleEvidence({}, [row])) == ["sglang.service"]

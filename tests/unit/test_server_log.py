@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from ansible.module_utils.gpu_server import engines
 from ansible.module_utils.gpu_server.log import log_reader
-from ansible.module_utils.gpu_server.log.log_lines import lines_of
+from ansible.module_utils.gpu_server.log.log_lines import parse_lines
 
 ROOT = Path(__file__).resolve().parents[2]
 SAMPLES = ROOT.parent / "shared" / "samples" / "server_log"
@@ -21,7 +21,7 @@ needs_samples = pytest.mark.skipif(not SAMPLES.is_dir(), reason="shared/samples/
 
 def read(path: Path) -> dict[str, Any]:
     data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    return log_reader.read(data.decode("utf-8", "replace"), NOW)
+    return log_reader.read_log(data.decode("utf-8", "replace"), NOW)
 
 
 def test_a_worker_that_dies_of_sigill_at_the_first_request() -> None:
@@ -73,11 +73,11 @@ def test_what_an_earlier_start_left_in_an_engines_log_without_times_is_not_of_th
     mark = "[2026-11-29 19:00:%02d] systemd starts inference-server.service\n"
     broken = gzip.decompress((RECORDINGS / "transformers-5.24-broken.log.gz").read_bytes()).decode()
     served = gzip.decompress((RECORDINGS / "transformers-5.24-served.log.gz").read_bytes()).decode()
-    silent = log_reader.read(
+    silent = log_reader.read_log(
         mark % 1 + served + mark % 30 + broken + mark % 50, NOW, 0, engines.ENGINES["transformers"]
     )
     assert (silent["ready"], silent["fatal"], silent["phase"], silent["lines"]) == (False, None, None, 1)
-    again = log_reader.read(mark % 1 + broken + mark % 30 + served, NOW, 0, engines.ENGINES["transformers"])
+    again = log_reader.read_log(mark % 1 + broken + mark % 30 + served, NOW, 0, engines.ENGINES["transformers"])
     assert (again["ready"], again["fatal"]) == (True, None)
     assert [phase["name"] for phase in again["phases"]] == ["weights", "listening", "ready"]
 
@@ -145,31 +145,31 @@ def test_host_memory_as_transport_is_not_p2p() -> None:
         "host:1:1 [0] NCCL INFO Channel 00 : 0[0] -> 1[1] via SHM/direct/direct\nhost:1:1 [0] NCCL INFO Channel 01 "
         ": 1[1] -> 2[2] via P2P/IPC\n"
     )
-    assert log_reader.read(text, NOW)["nccl"]["p2p_used"] is False
+    assert log_reader.read_log(text, NOW)["nccl"]["p2p_used"] is False
 
 
 def test_a_year_is_not_taken_from_the_future() -> None:
-    [line] = lines_of("INFO 12-31 23:59:58 [utils.py:1] x", NOW)
+    [line] = parse_lines("INFO 12-31 23:59:58 [utils.py:1] x", NOW)
     assert line.at is not None
     assert line.at < NOW
 
 
 @pytest.mark.parametrize("stamp", ["[2026-02-31 01:25:37]", "[2026-13-01 25:00:00]", "INFO 02-30 99:99:99"])
 def test_impossible_dates_are_no_time(stamp: str) -> None:
-    [line] = lines_of(stamp + " text", NOW)
+    [line] = parse_lines(stamp + " text", NOW)
     assert line.at is None
 
 
 def test_any_bytes_give_the_same_keys_and_no_exception() -> None:
     source = gzip.decompress((RECORDINGS / "vllm-0.32-cpu-engine-dead.log.gz").read_bytes())
-    keys = set(log_reader.read("", NOW))
+    keys = set(log_reader.read_log("", NOW))
     generator = random.Random(7)
     for _round in range(60):
         data = bytearray(source[: generator.randrange(len(source))])
         for _change in range(generator.randrange(1, 40)):
             if data:
                 data[generator.randrange(len(data))] = generator.randrange(256)
-        assert set(log_reader.read(bytes(data).decode("utf-8", "replace"), NOW)) == keys
+        assert set(log_reader.read_log(bytes(data).decode("utf-8", "replace"), NOW)) == keys
 
 
 def test_a_line_of_megabytes_costs_little_and_hides_nothing() -> None:
@@ -179,13 +179,18 @@ def test_a_line_of_megabytes_costs_little_and_hides_nothing() -> None:
         + "a, " * 1_000_000
         + "\nThe server is fired up and ready to roll!\n"
     )
-    assert log_reader.read(text, NOW)["ready"] is True
+    assert log_reader.read_log(text, NOW)["ready"] is True
 
 
 def test_flags_of_a_command_line() -> None:
-    words = "python3 -m sglang.launch_server --tp 8 --host=0.0.0.0 --trust-remote-code --api-key ******** --disable_radix --lora-paths a b".split()  # noqa: SIM905
-    assert engines.flags(words) == {
-        "tp": "8", "host": "0.0.0.0", "trust-remote-code": True, "api-key": "********", "disable-radix": True, "lora-paths": ["a", "b"],
+    line = (
+        "python3 -m sglang.launch_server --tp 8 --host=0.0.0.0 --trust-remote-code --api-key ******** --disable_radix "
+        "--lora-paths a b"
+    )
+    words = line.split()
+    assert engines.parse_flags(words) == {
+        "tp": "8", "host": "0.0.0.0", "trust-remote-code": True, "api-key": "********", "disable-radix": True,
+        "lora-paths": ["a", "b"],
     }  # fmt: skip
 
 
@@ -202,5 +207,5 @@ def test_flags_of_a_command_line() -> None:
     ],
 )
 def test_engines_are_known_by_their_command(command: str, engine: str | None) -> None:
-    found = engines.recognise_command(command.split())
+    found = engines.find_engine_of_command(command.split())
     assert (found.name if found else None) == engine

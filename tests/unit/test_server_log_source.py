@@ -1,5 +1,7 @@
-"""Which part of which log is read: the unit's journal, the file that a process writes to, across rotations, in bounded
-size."""
+"""Which part of which log is read.
+
+The unit's journal, the file that a process writes to, across rotations, in bounded size.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ NOW = 1775780000.0
 
 def read(path: Path) -> dict[str, Any]:
     errors = Errors("server")
-    found = log_source.read(LiveEvidence(), None, str(path), ENGINES["sglang"], errors)
+    found = log_source.read_log_source(LiveEvidence(), None, str(path), ENGINES["sglang"], errors)
     return {**found, "errors": errors.entries}
 
 
@@ -44,7 +46,7 @@ def test_a_start_that_was_rotated_away_is_found(tmp_path: Path) -> None:
     (tmp_path / "server.log.1").write_text(START + READY)
     found = read(tmp_path / "server.log")
     assert found["rotated"] is True
-    log = log_reader.read(found["text"], NOW)
+    log = log_reader.read_log(found["text"], NOW)
     assert (log["ready"], log["decode"]["running"]) == (True, 1)
 
 
@@ -66,7 +68,7 @@ def test_of_a_long_file_the_last_start_and_the_end_are_read(tmp_path: Path, monk
     found = read(path)
     assert found["gap"] is True
     assert len(found["text"]) < 3 * 65536
-    log = log_reader.read(found["text"], NOW)
+    log = log_reader.read_log(found["text"], NOW)
     assert (log["ready"], log["fatal"], log["decode"]["tokens_per_s"]) == (True, None, 42.5)
 
 
@@ -89,8 +91,8 @@ def test_the_journal_is_asked_for_the_last_start_of_the_unit() -> None:
         {"run": list(log_source.journal_command("sglang.service", "ab12")), "status": "ok", "rc": 0, "stdout": text}
     ]
     errors = Errors("server")
-    found = log_source.read(BundleEvidence({}, records), unit(), None, ENGINES["sglang"], errors)
-    log = log_reader.read(found["text"], NOW)
+    found = log_source.read_log_source(BundleEvidence({}, records), unit(), None, ENGINES["sglang"], errors)
+    log = log_reader.read_log(found["text"], NOW)
     assert (found["kind"], log["phase"], log["ready_at"], errors.entries) == ("journal", "ready", 1775773002.0, [])
 
 
@@ -106,17 +108,22 @@ def test_a_journal_that_may_not_be_read_is_said() -> None:
         }
     ]
     errors = Errors("server")
-    assert log_source.read(BundleEvidence({}, records), unit(), None, ENGINES["sglang"], errors)["text"] is None
+    assert (
+        log_source.read_log_source(BundleEvidence({}, records), unit(), None, ENGINES["sglang"], errors)["text"] is None
+    )
     assert "insufficient permissions" in errors.entries[0]["problem"]
 
 
 def test_the_path_of_an_appended_log_is_taken_from_the_units_files() -> None:
-    shown = "Id=sglang.service\nLoadState=loaded\nStandardOutput=append\nStandardError=append\nFragmentPath=/a.service\nDropInPaths=/b.conf\n"
+    shown = (
+        "Id=sglang.service\nLoadState=loaded\nStandardOutput=append\nStandardError=append\nFragmentPath=/a.service\n"
+        "DropInPaths=/b.conf\n"
+    )
     records = [
         {"run": list(units.show_command("sglang.service")), "status": "ok", "rc": 0, "stdout": shown},
         {"read": "/a.service", "status": "ok", "text": "[Service]\nStandardOutput=append:/var/log/a.log\n"},
         {"read": "/b.conf", "status": "ok", "text": "[Service]\nStandardError=append:/var/log/b b.log \n"},
     ]
-    found = units.read(BundleEvidence({}, records), "sglang.service", Errors("server"))
+    found = units.read_unit(BundleEvidence({}, records), "sglang.service", Errors("server"))
     assert found is not None
     assert found["output"] == "append:/var/log/b b.log"

@@ -1,5 +1,7 @@
-"""Parts of the server facts: what the API answers, NCCL's settings on a topology, arguments against --help,
-differences, requests."""
+"""Parts of the server facts.
+
+What the API answers, NCCL's settings on a topology, arguments against --help, differences, requests.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import pytest
-from ansible.module_utils.gpu_host.evidence.bundle import BundleEvidence, RecordingEvidence, dump, parse
+from ansible.module_utils.gpu_host.evidence.bundle import BundleEvidence, RecordingEvidence, dump_bundle, parse_bundle
 from ansible.module_utils.gpu_host.evidence.errors import Errors
 from ansible.module_utils.gpu_host.evidence.interface import Fetched
 from ansible.module_utils.gpu_host.evidence.live import LiveEvidence
@@ -38,7 +40,7 @@ def answering(models: str, code: int = 200) -> dict[str, Any]:
         {"fetch": BASE + "/v1/models", "method": "GET", "status": "ok", "code": code, "text": models},
     ]
     errors = Errors("server")
-    found = api.read(BundleEvidence({}, records), BASE, engines.ENGINES["sglang"], errors)
+    found = api.read_api(BundleEvidence({}, records), BASE, engines.ENGINES["sglang"], errors)
     return {**found, "errors": errors.entries}
 
 
@@ -64,7 +66,7 @@ def test_lists_of_models(name: str, model: str, context: int, owner: str | None)
 @needs_samples
 def test_server_information_may_have_any_further_keys() -> None:
     tail = (SAMPLES / "get-server-info-tail-kv-events-sep2026.txt").read_text().strip().removesuffix("</strong>")
-    found = api.information(json.loads('{"tp_size": 8, "internal_states": [{' + tail))
+    found = api.select_information(json.loads('{"tp_size": 8, "internal_states": [{' + tail))
     assert found["tp_size"] == 8
     assert found["last_gen_throughput"] == pytest.approx(135.8476)
     assert found["memory_usage_gb"] == {"weight": 0.98, "kvcache": 0.23, "token_capacity": 20480, "graph": 0}
@@ -83,7 +85,7 @@ def test_what_is_no_list_of_models_is_unknown_or_empty(text: str) -> None:
 def test_a_list_that_was_not_captured_or_wants_a_key_is_no_fault_of_it() -> None:
     errors = Errors("server")
     health = {"fetch": BASE + "/health", "method": "GET", "status": "ok", "code": 200, "text": ""}
-    found = api.read(BundleEvidence({}, [health]), BASE, engines.ENGINES["sglang"], errors)
+    found = api.read_api(BundleEvidence({}, [health]), BASE, engines.ENGINES["sglang"], errors)
     assert (found["models"], found["models_problem"], errors.entries) == (None, None, [])
     assert (answering("{}", 401)["models_problem"], answering("{}", 403)["needs_key"]) == (None, True)
 
@@ -105,7 +107,10 @@ def test_a_list_that_was_not_captured_or_wants_a_key_is_no_fault_of_it() -> None
     ],
 )
 def test_the_model_of_a_command_line(engine: str | None, words: str, path: str | None, served: str | None) -> None:
-    assert (engines.model_path(engine, words.split()), engines.served_name(engine, words.split())) == (path, served)
+    assert (engines.find_model_path(engine, words.split()), engines.find_served_name(engine, words.split())) == (
+        path,
+        served,
+    )
 
 
 def test_a_key_that_is_wanted_is_said() -> None:
@@ -119,7 +124,7 @@ def test_metrics_are_summed_and_nan_is_no_number() -> None:
         'sglang:num_running_reqs{dp="0"} 3.0\nsglang:num_running_reqs{dp="1"} 4.0\nsglang:token_usage '
         "0.5\nsglang:gen_throughput NaN\n"
     )
-    assert api.metrics(text, engines.ENGINES["sglang"]) == {
+    assert api.parse_metrics(text, engines.ENGINES["sglang"]) == {
         "running": 7.0,
         "queue": None,
         "usage": 0.5,
@@ -174,26 +179,26 @@ TOPOLOGY = {"links": {"a": {"b": "PHB", "c": "SYS"}, "b": {"a": "PHB", "c": "NOD
     ],
 )
 def test_what_a_level_permits(environment: dict[str, str], level: str, shut_out: list[str]) -> None:
-    found = nccl.read(BundleEvidence({}, []), environment, TOPOLOGY, True, 1)
+    found = nccl.read_nccl(BundleEvidence({}, []), environment, TOPOLOGY, True, 1)
     assert (found["level"], found["shut_out_pairs"]) == (level, shut_out)
 
 
 def test_two_gpus_on_amd_may_go_anywhere() -> None:
-    found = nccl.read(BundleEvidence({}, []), {}, {"links": {"a": {"b": "SYS"}, "b": {"a": "SYS"}}}, True, 1)
+    found = nccl.read_nccl(BundleEvidence({}, []), {}, {"links": {"a": {"b": "SYS"}, "b": {"a": "SYS"}}}, True, 1)
     assert (found["level"], found["level_source"], found["shut_out_pairs"]) == ("SYS", "default", [])
 
 
 def test_the_environment_wins_over_the_configuration_files() -> None:
     files = [{"read": "/etc/nccl.conf", "status": "ok", "text": "# old\nNCCL_P2P_LEVEL=LOC\nNCCL_P2P_DISABLE=1\n"},
              {"read": "/root/.nccl.conf", "status": "ok", "text": "NCCL_P2P_DISABLE=0\n"}]  # fmt: skip
-    found = nccl.read(
+    found = nccl.read_nccl(
         BundleEvidence({}, files), {"HOME": "/root", "NCCL_P2P_LEVEL": "SYS", "NCCL_IB_DISABLE": "1"}, TOPOLOGY, True, 1
     )
     assert (found["level"], found["disabled"], found["without_effect"]) == ("SYS", False, ["NCCL_IB_DISABLE"])
 
 
 def test_an_unknown_environment_leaves_everything_unknown() -> None:
-    found = nccl.read(BundleEvidence({}, []), None, TOPOLOGY, True, 1)
+    found = nccl.read_nccl(BundleEvidence({}, []), None, TOPOLOGY, True, 1)
     assert (found["settings"], found["level"], found["shut_out_pairs"], found["disabled"]) == (None, None, None, None)
 
 
@@ -225,7 +230,7 @@ options:
     ],
 )
 def test_arguments_that_the_engine_does_not_take(given: dict[str, Any], problem: str, successor: str | None) -> None:
-    [fault] = arguments.problems(given, arguments.options_of(HELP), engines.ENGINES["sglang"])
+    [fault] = arguments.find_problems(given, arguments.parse_options(HELP), engines.ENGINES["sglang"])
     assert problem in fault["problem"]
     assert fault["successor"] == successor
 
@@ -239,11 +244,11 @@ def test_arguments_that_the_engine_takes() -> None:
         "trust-remote-code": True,
         "absent": False,
     }
-    assert arguments.problems(given, arguments.options_of(HELP), engines.ENGINES["sglang"]) == []
+    assert arguments.find_problems(given, arguments.parse_options(HELP), engines.ENGINES["sglang"]) == []
 
 
 def test_shortened_names_are_what_argparse_takes_them_for() -> None:
-    options, engine = arguments.options_of(HELP), engines.ENGINES["sglang"]
+    options, engine = arguments.parse_options(HELP), engines.ENGINES["sglang"]
     given = {
         "tp": 8,
         "mem-fraction": 0.9,
@@ -253,8 +258,8 @@ def test_shortened_names_are_what_argparse_takes_them_for() -> None:
         "te": 4,
         "off": False,
     }
-    assert arguments.problems(given, options, engine) == []
-    assert arguments.shortened(given, options, engine) == {
+    assert arguments.find_problems(given, options, engine) == []
+    assert arguments.find_shortened(given, options, engine) == {
         "--tp": "--tp-size",
         "--mem-fraction": "--mem-fraction-static",
         "--trust-remote-cod": "--trust-remote-code",
@@ -265,15 +270,15 @@ def test_shortened_names_are_what_argparse_takes_them_for() -> None:
 
 def test_click_takes_no_shortened_name() -> None:
     options, engine = {"--attn-implementation": None, "--help": None}, engines.ENGINES["transformers"]
-    [fault] = arguments.problems({"attn-impl": "sdpa"}, options, engine)
+    [fault] = arguments.find_problems({"attn-impl": "sdpa"}, options, engine)
     assert "unknown" in fault["problem"] and fault["successor"] == "--attn-implementation"
-    assert arguments.shortened({"attn-impl": "sdpa"}, options, engine) == {}
+    assert arguments.find_shortened({"attn-impl": "sdpa"}, options, engine) == {}
 
 
 def test_a_member_of_a_json_argument_is_vllms() -> None:
     options, given = {"--compilation-config": None}, {"compilation_config.max_capture": 8, "compilation-conf.mode": 3}
-    assert arguments.problems(given, options, engines.ENGINES["vllm"]) == []
-    assert len(arguments.problems(given, options, engines.ENGINES["sglang"])) == 2
+    assert arguments.find_problems(given, options, engines.ENGINES["vllm"]) == []
+    assert len(arguments.find_problems(given, options, engines.ENGINES["sglang"])) == 2
 
 
 @pytest.mark.parametrize(
@@ -287,22 +292,22 @@ def test_a_member_of_a_json_argument_is_vllms() -> None:
     ],
 )
 def test_settings_stand_under_their_full_names(engine: str, line: str, names: dict[str, str]) -> None:
-    assert engines.settings_of(engines.ENGINES[engine], line.split()) == names
+    assert engines.find_settings(engines.ENGINES[engine], line.split()) == names
 
 
 def test_a_shortened_expectation_is_compared_by_its_full_name() -> None:
     engine = engines.ENGINES["sglang"]
-    live = engines.settings_of(engine, ["--context", "4096", "--tp", "8"])
+    live = engines.find_settings(engine, ["--context", "4096", "--tp", "8"])
     for expected in ({"context": 4096}, {"context-length": 4096}, {"max-model-len": 4096}, {"tensor-par": 8}):
-        assert settings.differences({"arguments": expected}, live, None, engine) == []
-    [found] = settings.differences({"arguments": {"conte": 8192}}, live, None, engine) or []
+        assert settings.compare_settings({"arguments": expected}, live, None, engine) == []
+    [found] = settings.compare_settings({"arguments": {"conte": 8192}}, live, None, engine) or []
     assert found == {"name": "--conte", "expected": "8192", "live": "4096"}
 
 
 def test_underscores_are_dashes_to_vllm_only() -> None:
     given = {"mem_fraction_static": 0.9}
-    assert arguments.problems(given, arguments.options_of(HELP), engines.ENGINES["vllm"]) == []
-    [fault] = arguments.problems(given, arguments.options_of(HELP), engines.ENGINES["sglang"])
+    assert arguments.find_problems(given, arguments.parse_options(HELP), engines.ENGINES["vllm"]) == []
+    [fault] = arguments.find_problems(given, arguments.parse_options(HELP), engines.ENGINES["sglang"])
     assert fault["successor"] == "--mem-fraction-static"
 
 
@@ -343,14 +348,15 @@ Options:
                                   flash_attention_2).
   -h, --help                      Show this message and exit.
 """
-    options = arguments.options_of(text)
+    options = arguments.parse_options(text)
     assert options == {
-        "--compile": None, "--no-compile": None, "--reasoning": ["on", "off", "auto"], "--attn-implementation": None, "--help": None,
+        "--compile": None, "--no-compile": None, "--reasoning": ["on", "off", "auto"], "--attn-implementation": None,
+        "--help": None,
     }  # fmt: skip
-    faults = arguments.problems(
+    faults = arguments.find_problems(
         {"reasoning": "maybe", "atn-implementation": "sdpa", "compile": True}, options, engines.ENGINES["transformers"]
     )
-    assert arguments.describe(faults) == (
+    assert arguments.describe_faults(faults) == (
         "--reasoning: maybe is not one of its choices (on, off, auto)\n"
         "--atn-implementation: unknown to the installed transformers; use --attn-implementation"
     )
@@ -369,7 +375,7 @@ def test_a_model_type_that_the_installed_transformers_lacks() -> None:
         {"read": "/models/glm-5/config.json", "status": "ok", "text": '{"model_type": "glm_moe_dsa"}'},
     ]
     words = ["/opt/sglang/bin/python", "-m", "sglang.launch_server"]
-    found = model_type.read(BundleEvidence({}, records), "/models/glm-5", words, {})
+    found = model_type.read_model_type(BundleEvidence({}, records), "/models/glm-5", words, {})
     assert found == {
         "model_type": "glm_moe_dsa",
         "known": False,
@@ -390,7 +396,7 @@ def test_differences_between_what_is_meant_and_what_runs() -> None:
         "environment": {"NCCL_P2P_LEVEL": "SYS", "OMP_NUM_THREADS": 8, "HF_TOKEN": "secret"},
     }
     live = {"tp": "8", "trust-remote-code": True, "disable-radix-cache": True, "api-key": "********"}
-    found = settings.differences(expected, live, {"NCCL_P2P_LEVEL": "PHB", "OMP_NUM_THREADS": "8"})
+    found = settings.compare_settings(expected, live, {"NCCL_P2P_LEVEL": "PHB", "OMP_NUM_THREADS": "8"})
     assert found is not None
     assert {one["name"]: (one["expected"], one["live"]) for one in found} == {
         "--disable-radix-cache": (None, "set"), "--quantization": ("fp8", None), "NCCL_P2P_LEVEL": ("SYS", "PHB"),
@@ -398,7 +404,7 @@ def test_differences_between_what_is_meant_and_what_runs() -> None:
 
 
 def test_an_environment_that_cannot_be_read_is_no_agreement() -> None:
-    assert settings.differences({"environment": {"NCCL_P2P_LEVEL": "SYS"}}, {}, None) is None
+    assert settings.compare_settings({"environment": {"NCCL_P2P_LEVEL": "SYS"}}, {}, None) is None
 
 
 class _Drip(http.server.BaseHTTPRequestHandler):
@@ -452,11 +458,11 @@ def test_a_recorded_answer_is_the_same_and_its_keys_are_masked() -> None:
     )
     recorder = RecordingEvidence(source)
     answer = recorder.fetch("GET", BASE + "/server_info", headers={"Authorization": "Bearer topsecret"})
-    bundle = dump({"captured_at": 1.0}, recorder.records)
+    bundle = dump_bundle({"captured_at": 1.0}, recorder.records)
     assert "topsecret" not in bundle
     assert "0123456789abcdef" not in bundle
     assert json.loads(answer.text)["tp_size"] == 8
-    assert parse(bundle.encode()).fetch("GET", BASE + "/server_info") == answer
+    assert parse_bundle(bundle.encode()).fetch("GET", BASE + "/server_info") == answer
 
 
 def test_a_process_that_does_not_show_its_command_line_is_not_taken_for_no_server() -> None:
@@ -500,10 +506,11 @@ def test_a_model_that_is_not_there_or_not_readable(model: str, stdout: str, stde
     host.command(
         model_path.unreadable_command(model.rstrip("/"), "inference"), stdout, rc=1 if stderr else 0, stderr=stderr
     )
-    found = model_path.problem(host, model, "inference")
+    found = model_path.find_problem(host, model, "inference")
     assert found == told or (told and found and told in found)
     assert (
-        model_path.problem(Host().directory("/srv/models", {"glm": {"kind": "dir"}}), "/srv/models/glm", None) is None
+        model_path.find_problem(Host().directory("/srv/models", {"glm": {"kind": "dir"}}), "/srv/models/glm", None)
+        is None
     )
 
 
@@ -513,13 +520,13 @@ def test_a_file_of_the_model_that_only_root_may_read_is_named() -> None:
     try:
         model.chmod(0o755)
         (model / "config.json").write_text("{}")
-        assert model_path.problem(LiveEvidence(), str(model), "nobody") is None
+        assert model_path.find_problem(LiveEvidence(), str(model), "nobody") is None
         (model / "model.safetensors").write_text("")
         (model / "model.safetensors").chmod(0o600)  # as safetensors writes it
         assert "nobody cannot read %s/model.safetensors" % model in str(
-            model_path.problem(LiveEvidence(), str(model), "nobody")
+            model_path.find_problem(LiveEvidence(), str(model), "nobody")
         )
         model.chmod(0o700)
-        assert "nobody cannot read %s:" % model in str(model_path.problem(LiveEvidence(), str(model), "nobody"))
+        assert "nobody cannot read %s:" % model in str(model_path.find_problem(LiveEvidence(), str(model), "nobody"))
     finally:
         shutil.rmtree(model)

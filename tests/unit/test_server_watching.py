@@ -1,4 +1,7 @@
-"""The stand-in engine in every state that a start can take: what the wait says of it, and that it says so by evidence."""
+"""The stand-in engine in every state that a start can take.
+
+What the wait says of it, and that it says so by evidence.
+"""
 
 from __future__ import annotations
 
@@ -194,7 +197,7 @@ def test_a_server_that_lists_nothing_is_asked_by_the_name_of_its_command_line(tm
 
 def test_a_server_that_cannot_be_asked_is_not_taken_for_ready() -> None:
     asked = {"ran": None, "skipped_reason": "it wants an API key"}
-    verdict = watching.of_answers(
+    verdict = watching.judge_answers(
         {"api": {"model": None, "context_length": None}, "generation": asked, "fault": None}, None, None
     )
     assert (verdict.state, verdict.cause) == ("failed", "not_asked")

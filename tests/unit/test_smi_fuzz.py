@@ -1,5 +1,7 @@
-"""Cuts and damage at random: nothing raises, nothing that is not OK becomes granted, nothing that is not whole is
-complete."""
+"""Cuts and damage at random.
+
+Nothing raises, nothing that is not OK becomes granted, nothing that is not whole is complete.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +67,7 @@ def consistent(facts: dict[str, Any]) -> None:
         assert all(
             facts[name] is None or facts[name] for name in ("mig_enabled", "ecc_errors", "slowed", "width_reduced")
         )
-    cross_facts.join({"gpus": facts}, Errors("joined"))
+    cross_facts.join_facts({"gpus": facts}, Errors("joined"))
 
 
 @FUZZ
@@ -131,7 +133,7 @@ def test_junk_in_place_of_anything(data: bytes) -> None:
     }
     consistent(facts["gpus"])
     assert facts["p2p"]["all_granted"] is not True
-    cross_facts.join(facts, Errors("joined"))
+    cross_facts.join_facts(facts, Errors("joined"))
 
 
 def matrix(cells: list[list[str]], separator: str) -> bytes:
@@ -154,7 +156,7 @@ def matrices(draw: Any) -> tuple[bytes, dict[tuple[int, int], str]]:
 @given(drawn=matrices())
 def test_a_whole_matrix_says_what_it_says(drawn: tuple[bytes, dict[tuple[int, int], str]]) -> None:
     data, told = drawn
-    assert p2p.statuses(topo_matrix.parse(data)) == {
+    assert p2p.read_statuses(topo_matrix.parse_matrix(data)) == {
         pair: None if status == "U" else status for pair, status in told.items()
     }
 
@@ -168,12 +170,12 @@ def test_damage_never_grants(drawn: tuple[bytes, dict[tuple[int, int], str]], cu
     end = min(len(data), start + cuts.draw(st.integers(1, 12)))
     # A cut that makes one status out of another (the C of CNS) is beyond any reader; statuses that end in OK do not
     # exist.
-    statuses = p2p.statuses(topo_matrix.parse(data[:start] + data[end:]))
+    statuses = p2p.read_statuses(topo_matrix.parse_matrix(data[:start] + data[end:]))
     size = max(pair[0] for pair in told) + 1
     for pair, status in statuses.items():
         if status == "OK" and max(pair) < size:
             assert told[pair] == "OK", (data[:start] + data[end:]).decode()
-    facts = p2p.summary(
+    facts = p2p.summarise_statuses(
         {"read": statuses or None, "write": statuses or None}, {number: NAMES[number] for number in range(size)}
     )
     if any(status != "OK" for status in told.values()):
@@ -185,19 +187,21 @@ def test_damage_never_grants(drawn: tuple[bytes, dict[tuple[int, int], str]], cu
 def test_a_cut_matrix_is_never_all_granted(cut: int) -> None:
     whole = printed("bare-metal", "nvidia-smi", "topo", "-p2p", "r")
     rows_end = whole.index(b"\n\nLegend") - 2
-    statuses = p2p.statuses(topo_matrix.parse(whole[: cut % rows_end]))
-    assert p2p.summary({"read": statuses, "write": statuses}, NAMES)["all_granted"] is not True
+    statuses = p2p.read_statuses(topo_matrix.parse_matrix(whole[: cut % rows_end]))
+    assert p2p.summarise_statuses({"read": statuses, "write": statuses}, NAMES)["all_granted"] is not True
 
 
 @FUZZ
 @given(data=st.data())
 def test_damaged_topology_links_and_tables(data: Any) -> None:
-    facts = topology.summary(topo_matrix.parse(data.draw(damaged(printed("bare-metal", *topology.MATRIX)))), NAMES)
+    facts = topology.summarise_topology(
+        topo_matrix.parse_matrix(data.draw(damaged(printed("bare-metal", *topology.MATRIX)))), NAMES
+    )
     assert facts["pairs_beyond"] is None or not facts["unknown_pairs"]
-    links = nvlink.parse(data.draw(damaged(printed("h200-x2", *topology.NVLINK)))) or {}
+    links = nvlink.parse_nvlink(data.draw(damaged(printed("h200-x2", *topology.NVLINK)))) or {}
     for found in links.values():
-        nvlink.summarise(found)
-    plain_table.parse(
+        nvlink.summarise_nvlink(found)
+    plain_table.parse_plain_table(
         data.draw(
             damaged(
                 b"+---+\n| NVIDIA-SMI 610.43.02\n|   0  NVIDIA L40S     On  |   00000000:16:00.0 Off |      Off |\n" * 3

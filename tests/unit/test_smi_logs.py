@@ -76,7 +76,7 @@ def test_absurd_depth_and_size_are_bounded() -> None:
     deep = "<nvidia_smi_log>" + "<a>" * 200_000
     wide = xml("<gpu id='00000000:01:00.0'>" + "<a/>" * 400_000 + "</gpu>")
     for data in (deep, wide, "<nvidia_smi_log>" * 50_000, "&" * 500_000, "<nvidia_smi_log " + "a='" * 100_000):
-        log = log_xml.parse(data.encode())
+        log = log_xml.parse_log_xml(data.encode())
         assert log is None or not log.whole
     assert time.monotonic() - began < 20
 
@@ -102,19 +102,21 @@ def test_the_attached_count_decides() -> None:
 
 
 def test_order_is_that_of_the_blocks_or_nothing() -> None:
-    assert log_xml.order(TWO.encode()) == ["0000:01:00.0", "0000:02:00.0"]
-    assert log_xml.order(TWO[:-30].encode()) is None
-    assert log_xml.order((TWO + TWO).encode()) is None
-    assert log_xml.order(TWO.replace(">2<", ">3<").encode()) is None
-    assert log_xml.order(b"") is None
+    assert log_xml.read_order(TWO.encode()) == ["0000:01:00.0", "0000:02:00.0"]
+    assert log_xml.read_order(TWO[:-30].encode()) is None
+    assert log_xml.read_order((TWO + TWO).encode()) is None
+    assert log_xml.read_order(TWO.replace(">2<", ">3<").encode()) is None
+    assert log_xml.read_order(b"") is None
 
 
 def test_the_recording_reads_the_same_by_its_order() -> None:
     data = printed("h200-x2", *XML)
-    log = log_xml.parse(data)
+    log = log_xml.parse_log_xml(data)
     assert log is not None and log.whole
     assert (
-        log_xml.order(data) == [log_fields.location(gpu, "xml") for gpu in log.gpus] == ["0000:00:06.0", "0000:00:07.0"]
+        log_xml.read_order(data)
+        == [log_fields.read_location(gpu, "xml") for gpu in log.gpus]
+        == ["0000:00:06.0", "0000:00:07.0"]
     )
 
 
@@ -166,7 +168,7 @@ def test_the_text_form_with_the_spellings_of_driver_470() -> None:
 
 def test_a_cut_text_is_never_complete() -> None:
     for cut in range(0, len(TEXT_LOG) - 60, 7):
-        log = log_text.parse(TEXT_LOG[:cut].encode())
+        log = log_text.parse_log_text(TEXT_LOG[:cut].encode())
         assert log is None or not log.whole, TEXT_LOG[:cut][-60:]
 
 

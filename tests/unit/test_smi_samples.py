@@ -204,11 +204,11 @@ def test_mig_devices_are_no_gpus() -> None:
 
 
 def test_a_row_without_a_header_needs_its_columns() -> None:
-    row = query_csv.rows(
+    row = query_csv.parse_rows(
         data("smi_csv/gb10-memory-na-row"),
         ["name", "driver_version", "compute_cap", "temperature.gpu", "pstate", "memory.total"],
     )
-    gpu = query_csv.device(row[0])
+    gpu = query_csv.parse_device(row[0])
     assert (gpu["name"], gpu["memory_total_mib"], gpu["temperature_c"], gpu["lost"]) == (
         "NVIDIA GB10",
         "n/a",
@@ -229,9 +229,9 @@ def test_a_row_without_a_header_needs_its_columns() -> None:
     ],
 )
 def test_p2p_matrices(name: str, gpus_seen: int, status: str) -> None:
-    pairs = p2p.statuses(topo_matrix.parse(data("topo_p2p/" + name)))
+    pairs = p2p.read_statuses(topo_matrix.parse_matrix(data("topo_p2p/" + name)))
     assert len(pairs) == gpus_seen * (gpus_seen - 1) and set(pairs.values()) == {status}
-    facts = p2p.summary({"read": pairs, "write": pairs}, {})
+    facts = p2p.summarise_statuses({"read": pairs, "write": pairs}, {})
     assert facts["all_granted"] is (status == "OK") and facts["all_nvlink"] is None
 
 
@@ -252,7 +252,7 @@ def test_p2p_matrices(name: str, gpus_seen: int, status: str) -> None:
 def test_topology_matrices(
     name: str, classes: dict[str, int], worst: str | None, nodes: list[int] | None, nics: int
 ) -> None:
-    facts = topology.summary(topo_matrix.parse(data("topo_m/" + name)), {})
+    facts = topology.summarise_topology(topo_matrix.parse_matrix(data("topo_m/" + name)), {})
     assert (facts["class_counts"], facts["worst_class"], facts["gpu_numa_nodes"], len(facts["nics"])) == (
         classes,
         worst,
@@ -263,7 +263,7 @@ def test_topology_matrices(
 
 
 def test_affinity_of_the_topology_matrices() -> None:
-    facts = topology.summary(topo_matrix.parse(data("topo_m/b300-8gpu-9nic-nv18-esc-stripped")), {})
+    facts = topology.summarise_topology(topo_matrix.parse_matrix(data("topo_m/b300-8gpu-9nic-nv18-esc-stripped")), {})
     assert {facts["links"]["GPU%d" % number]["NIC%d" % number] for number in range(8)} == {"PXB"} and facts["nics"][
         "NIC8"
     ] == "mlx5_bond_0"
@@ -273,14 +273,14 @@ def test_affinity_of_the_topology_matrices() -> None:
         "numa_node": 1,
         "gpu_numa_node": "n/a",
     }
-    facts = topology.summary(topo_matrix.parse(data("topo_m/windows-610-empty-affinity-cells")), {})
+    facts = topology.summarise_topology(topo_matrix.parse_matrix(data("topo_m/windows-610-empty-affinity-cells")), {})
     assert facts["gpus"]["GPU0"] == {"index": 0, "cpu_affinity": None, "numa_node": None, "gpu_numa_node": "n/a"}
 
 
 def test_nvlink_status() -> None:
-    found = nvlink.parse(data("nvlink/a100-nvlink-status"))
+    found = nvlink.parse_nvlink(data("nvlink/a100-nvlink-status"))
     assert (
         found is not None
-        and [nvlink.summarise(gpu) for gpu in found.values()]
+        and [nvlink.summarise_nvlink(gpu) for gpu in found.values()]
         == [{"links": 12, "active": 12, "inactive": [], "unknown": 0, "speed_gb_s": 25.0}] * 8
     )

@@ -32,7 +32,7 @@ from ansible.module_utils.gpu_host.smi import smi_values as values
     ],
 )
 def test_a_number_is_a_number_with_its_unit_or_nothing(text: str | None, unit: str, value: object) -> None:
-    read = values.number(text, unit)
+    read = values.parse_number(text, unit)
     if text == "٣":  # a digit of another script: never a surprise, whichever way
         assert read in (None, 3)
     else:
@@ -51,7 +51,7 @@ def test_a_number_is_a_number_with_its_unit_or_nothing(text: str | None, unit: s
     ],
 )
 def test_a_word(text: str, value: str | None) -> None:
-    assert values.word(text) == value
+    assert values.parse_word(text) == value
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_a_word(text: str, value: str | None) -> None:
     ],
 )
 def test_yes_and_no(text: str, value: object) -> None:
-    assert values.boolean(text) is value or values.boolean(text) == value
+    assert values.parse_boolean(text) is value or values.parse_boolean(text) == value
 
 
 @pytest.mark.parametrize(
@@ -81,16 +81,18 @@ def test_yes_and_no(text: str, value: object) -> None:
     ],
 )
 def test_addresses_have_the_kernels_form(text: str, value: str | None) -> None:
-    assert values.address(text) == value
+    assert values.parse_address(text) == value
 
 
 def test_versions_and_ids() -> None:
-    assert values.version("610.62 [Deprecated; will be removed in CUDA 14.0. Use KMD Version instead]") == "610.62"
-    assert values.version("N/A") is None
+    assert (
+        values.parse_version("610.62 [Deprecated; will be removed in CUDA 14.0. Use KMD Version instead]") == "610.62"
+    )
+    assert values.parse_version("N/A") is None
     assert values.device_id("0x2BB510DE") == values.device_id("2BB510DE") == "10de:2bb5"
     assert values.device_id("2bb5") is None
 
 
 def test_terminal_codes_go_also_without_their_escape() -> None:
-    assert values.plain("\t\x1b[4mGPU0\tGPU1\x1b[0m\r\n") == "\tGPU0\tGPU1\n"
-    assert values.plain("\t[4mGPU0\tGPU NUMA ID[0m\n") == "\tGPU0\tGPU NUMA ID\n"
+    assert values.strip_codes("\t\x1b[4mGPU0\tGPU1\x1b[0m\r\n") == "\tGPU0\tGPU1\n"
+    assert values.strip_codes("\t[4mGPU0\tGPU NUMA ID[0m\n") == "\tGPU0\tGPU NUMA ID\n"

@@ -27,7 +27,7 @@ NAMES = {number: "0000:%02d:00.0" % (number + 1) for number in range(4)}
 
 
 def read(text: str, names: dict[int, str] | None = None) -> dict:  # type: ignore[type-arg]
-    return topology.summary(topo_matrix.parse(text.encode()), NAMES if names is None else names)
+    return topology.summarise_topology(topo_matrix.parse_matrix(text.encode()), NAMES if names is None else names)
 
 
 def test_classes_nics_and_affinity() -> None:
@@ -131,10 +131,14 @@ def test_the_recording_with_nvlink() -> None:
 )
 def test_a_link(line: str, active: bool | None) -> None:
     assert [
-        link["active"] for link in (nvlink.parse(("GPU 0: X (UUID: y)\n\t Link 0: %s\n" % line).encode()) or {})[0]
+        link["active"]
+        for link in (nvlink.parse_nvlink(("GPU 0: X (UUID: y)\n\t Link 0: %s\n" % line).encode()) or {})[0]
     ] == [active]
 
 
 def test_gpus_without_nvlink_have_no_links() -> None:
-    assert nvlink.parse(b"GPU 0: NVIDIA L40S (UUID: GPU-1)\nGPU 1: NVIDIA L40S (UUID: GPU-2)\n") == {0: [], 1: []}
-    assert nvlink.parse(b"NVML: Unable to retrieve NVLink information as all links are inActive\n") is None
+    assert nvlink.parse_nvlink(b"GPU 0: NVIDIA L40S (UUID: GPU-1)\nGPU 1: NVIDIA L40S (UUID: GPU-2)\n") == {
+        0: [],
+        1: [],
+    }
+    assert nvlink.parse_nvlink(b"NVML: Unable to retrieve NVLink information as all links are inActive\n") is None

@@ -25,24 +25,24 @@ DRIVERS = st.builds(lambda parts: ".".join(map(str, parts)), st.lists(st.integer
     ],
 )
 def test_at_least(left: str | None, right: str | None, newer: bool | None) -> None:
-    assert versions.at_least(left, right) is newer
+    assert versions.is_at_least(left, right) is newer
 
 
 def test_same_ignores_leading_zeros_and_missing_parts() -> None:
-    assert versions.same("580.95.05", "580.95.5") is True
-    assert versions.same("580.95", "580.95.00") is True
-    assert versions.same("580.95.05", "580.95.06") is False
-    assert versions.same(None, "580.95.06") is None
+    assert versions.is_same_version("580.95.05", "580.95.5") is True
+    assert versions.is_same_version("580.95", "580.95.00") is True
+    assert versions.is_same_version("580.95.05", "580.95.06") is False
+    assert versions.is_same_version(None, "580.95.06") is None
 
 
 @given(DRIVERS, DRIVERS, DRIVERS)
 def test_the_order_is_total_and_transitive(a: str, b: str, c: str) -> None:
-    assert versions.at_least(a, b) or versions.at_least(b, a)
-    if versions.at_least(a, b) and versions.at_least(b, c):
-        assert versions.at_least(a, c)
+    assert versions.is_at_least(a, b) or versions.is_at_least(b, a)
+    if versions.is_at_least(a, b) and versions.is_at_least(b, c):
+        assert versions.is_at_least(a, c)
 
 
 @given(st.text())
 def test_any_text_is_survived(text: str) -> None:
-    assert versions.at_least(text, "1") in (True, False, None)
-    assert versions.major(text) is None or versions.major(text) >= 0  # type: ignore[operator]
+    assert versions.is_at_least(text, "1") in (True, False, None)
+    assert versions.parse_major(text) is None or versions.parse_major(text) >= 0  # type: ignore[operator]

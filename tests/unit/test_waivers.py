@@ -16,7 +16,7 @@ GOOD = {"check": "hmm_off", "reason": "ticket 4711", "expires": "2026-06-15"}
 
 
 def parsed(*items: Any) -> tuple[list[waivers.Waiver], list[str]]:
-    return waivers.parse(list(items), ["hmm_off", "acs_off"], TODAY)
+    return waivers.parse_waivers(list(items), ["hmm_off", "acs_off"], TODAY)
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def test_faults(more: dict[str, Any], problem: str) -> None:
 
 @pytest.mark.parametrize("value", ["hmm_off", {"check": "hmm_off"}, None, 3])
 def test_no_list(value: Any) -> None:
-    found, problems = waivers.parse(value, ["hmm_off"], TODAY)
+    found, problems = waivers.parse_waivers(value, ["hmm_off"], TODAY)
     assert found == []
     assert problems == ["gpu_host_waivers must be a list of {check, reason, expires}"]
 

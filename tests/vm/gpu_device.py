@@ -1,5 +1,6 @@
-"""PCI functions with NVIDIA's identifiers in a QEMU guest, so that the readers under test need no exception for the
-test.
+"""PCI functions with NVIDIA's identifiers in a QEMU guest.
+
+So the readers under test need no exception for the test.
 
 QEMU has no NVIDIA device, and none of its devices takes another maker's identifiers (its `x-pci-proxy-dev`, which would
 forward configuration space to us, crashes QEMU 7.2 in one of six boots). So the test starts QEMU stopped, finds the
@@ -29,10 +30,11 @@ class DeviceError(Exception):
 
 @dataclass(frozen=True)
 class Gpu:
-    """What a function says of itself. Without `vectors` it is made from the `edu` device, which has no PCI Express
-    capability,
-    as if passed through without pcie=1; else from the NVMe device that has `msix_qsize` set to `vectors`, by which it
-    is found."""
+    """What a function says of itself.
+
+    Without `vectors` it is made from the `edu` device, which has no PCI Express capability, as if passed through
+    without pcie=1; else from the NVMe device that has `msix_qsize` set to `vectors`, by which it is found.
+    """
 
     vectors: int | None = None
     device: int = 0x2BB5
@@ -83,8 +85,10 @@ def changed(data: bytes, gpu: Gpu) -> bytes:
 
 
 def _configurations(pid: int, memory: object, identifiers: tuple[int, int]) -> Iterator[tuple[int, bytes]]:
-    """(address, content) of every configuration space with these identifiers. QEMU's main thread keeps them in its
-    heap."""
+    """(address, content) of every configuration space with these identifiers.
+
+    QEMU's main thread keeps them in its heap.
+    """
     with open("/proc/%d/maps" % pid) as maps:
         heaps = [line.split()[0].split("-") for line in maps if line.rstrip().endswith("[heap]")]
     for start, end in heaps:

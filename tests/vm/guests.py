@@ -10,8 +10,10 @@ NETWORK = "virtio-net-pci,netdev=net,romfile="
 
 
 def nvme(name: str, bus: str, gpu: Gpu, bar_mib: int = 64) -> list[str]:
-    """The device that becomes `gpu`; its controller memory buffer is a 64-bit prefetchable BAR 2, as a GPU's memory is
-    BAR 1."""
+    """The device that becomes `gpu`.
+
+    Its controller memory buffer is a 64-bit prefetchable BAR 2, as a GPU's memory is BAR 1.
+    """
     drive = "if=none,id=%s,driver=null-co,size=64M" % name
     device = "nvme,serial=%s,drive=%s,bus=%s,msix_qsize=%s,cmb_size_mb=%d" % (name, name, bus, gpu.vectors, bar_mib)
     return ["-drive", drive, "-device", device]

@@ -205,13 +205,15 @@ def test_nothing_went_wrong_while_reading(i440fx: Facts, q35: Facts) -> None:
 @pytest.mark.parametrize("name", ["i440fx", "q35"])
 def test_the_bundle_gives_the_same_facts(results: dict[str, Facts], name: str) -> None:
     live = results[name]["ansible_facts"]["gpu_host"]
-    replayed = gather(bundle.parse(results[name]["bundle_text"].encode()))
+    replayed = gather(bundle.parse_bundle(results[name]["bundle_text"].encode()))
     for subject in ("pci", "iommu", "virtualization", "joined"):
         assert replayed[subject] == live[subject], subject
 
 
 def test_what_the_checks_say(results: dict[str, Facts]) -> None:
-    i440fx, q35 = (harness.judge(bundle.parse(results[name]["bundle_text"].encode()), {}) for name in ("i440fx", "q35"))
+    i440fx, q35 = (
+        harness.judge(bundle.parse_bundle(results[name]["bundle_text"].encode()), {}) for name in ("i440fx", "q35")
+    )
     assert i440fx["chipset_supports_p2p"]["status"] == "fail"
     assert "i440FX" in i440fx["chipset_supports_p2p"]["found"]
     assert i440fx["pci_link_width_full"]["status"] == "pass"

@@ -35,8 +35,10 @@ class VmError(Exception):
 
 @dataclass(frozen=True)
 class Guest:
-    """What to start: QEMU's arguments; the GPUs by PCI address, made of some of the devices that the arguments name;
-    kernel options."""
+    """What to start: QEMU's arguments; the GPUs by PCI address, made of some of the devices that the arguments name.
+
+    Kernel options.
+    """
 
     name: str
     arguments: list[str]

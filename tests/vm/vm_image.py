@@ -1,5 +1,7 @@
-"""The disk that the virtual machines boot from, and their kernel: made from Debian's packages, cached in
-.test-hosts/vm."""
+"""The disk that the virtual machines boot from, and their kernel.
+
+Made from Debian's packages, cached in .test-hosts/vm.
+"""
 
 from __future__ import annotations
 

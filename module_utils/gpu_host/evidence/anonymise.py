@@ -21,9 +21,11 @@ _TELLING_NAME = re.compile(r"\w[\d.-]|[\d.-]\w")
 _HARMLESS_ADDRESS = re.compile(r"^(?:127\.|0\.0\.0\.0$|255\.)")
 
 
-def anonymise(text: str, host: str = "host") -> str:
-    """The text of a bundle without identifiers; `host` is the name that it gets. ValueError if the first line is no
-    manifest."""
+def anonymise_bundle(text: str, host: str = "host") -> str:
+    """The text of a bundle without identifiers; `host` is the name that it gets.
+
+    ValueError if the first line is no manifest.
+    """
     manifest = json.loads(text.split("\n", 1)[0])
     if not isinstance(manifest, dict):
         raise ValueError("the first line is no manifest")

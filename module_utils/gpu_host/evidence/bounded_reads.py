@@ -84,7 +84,10 @@ class BoundedReader:
         return data
 
     def close(self) -> None:
-        """End the child. One that cannot be killed holds nothing of ours: its pipes are closed, it has its own session."""
+        """End the child.
+
+        One that cannot be killed holds nothing of ours: its pipes are closed, it has its own session.
+        """
         child, self._child, self._buffer = self._child, None, b""
         if child is None:
             return

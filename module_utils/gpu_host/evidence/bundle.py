@@ -21,12 +21,12 @@ import base64
 import gzip
 import json
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from . import fetching, secrets
-from .interface import NOT_CAPTURED, OK, READ_LIMIT_BYTES, Entry, Evidence, Fetched, Listing, Outcome, Reading
+from .interface import NOT_CAPTURED, OK, READ_LIMIT_BYTES, Entry, Evidence, Fetched, Listing, Outcome, Reading, Request
 
 FORMAT = 1
 SIZE_LIMIT_BYTES = 512 * 1024 * 1024
@@ -36,29 +36,60 @@ class BundleError(ValueError):
     """A bundle that cannot be read; the message names file, line and what to do."""
 
 
+class _Records:
+    """Records by what was asked.
+
+    Of several answers to the same question the first one is kept, of a file the longest: of two readings with different
+    limits, the longer one serves both.
+    """
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[str, ...], dict[str, Any]] = {}
+
+    def keep(self, record: dict[str, Any]) -> None:
+        key = _question_of(record)
+        kept = self._kept.get(key)
+        if kept is None or ("read" in record and _length_of(record) > _length_of(kept)):
+            self._kept[key] = record
+
+    def all(self) -> list[dict[str, Any]]:
+        return list(self._kept.values())
+
+
+def _question_of(record: dict[str, Any]) -> tuple[str, ...]:
+    if "run" in record:
+        return ("run", *record["run"])
+    if "fetch" in record:
+        return ("fetch", str(record.get("method", "GET")), record["fetch"], str(record.get("label", "")))
+    kind = "read" if "read" in record else "list"
+    return (kind, record[kind])
+
+
+def _length_of(record: dict[str, Any]) -> int:
+    return len(record.get("text") or record.get("base64") or "")
+
+
 class RecordingEvidence(Evidence):
     """Passes every call on and keeps the answers, in order, as the records of a bundle."""
 
     def __init__(self, source: Evidence) -> None:
         self._source = source
-        self._kept: dict[tuple[str, ...], dict[str, Any]] = {}
-        self._sizes: dict[str, int] = {}
+        self._records = _Records()
+        if isinstance(source, BundleEvidence):  # by which the readers know a recorded host
+            self.manifest = source.manifest
 
     @property
     def records(self) -> Sequence[dict[str, Any]]:
-        return list(self._kept.values())
+        return self._records.all()
 
     def read(self, path: str, limit: int = READ_LIMIT_BYTES) -> Reading:
         reading = self._source.read(path, limit)
-        size = len(reading.data or b"")
-        if size > self._sizes.get(path, -1):  # of two readings with different limits, the longer one serves both
-            self._sizes[path] = size
-            self._kept[("read", path)] = encode_reading(reading)
+        self._records.keep(encode_reading(reading))
         return reading
 
     def list(self, path: str) -> Listing:
         listing = self._source.list(path)
-        self._keep(("list", path), encode_listing(listing))
+        self._records.keep(encode_listing(listing))
         return listing
 
     def start(self, argv: Sequence[str], timeout: float = 30.0) -> None:
@@ -66,31 +97,19 @@ class RecordingEvidence(Evidence):
 
     def run(self, argv: Sequence[str], timeout: float = 30.0) -> Outcome:
         outcome = self._source.run(argv, timeout)
-        self._keep(("run", *argv), encode_outcome(outcome))
+        self._records.keep(encode_outcome(outcome))
         return outcome
 
     def abandon(self) -> None:
         self._source.abandon()
 
-    def fetch(
-        self,
-        method: str,
-        url: str,
-        body: bytes | None = None,
-        *,
-        headers: Mapping[str, str] | None = None,
-        timeout: float = 10.0,
-        label: str = "",
-    ) -> Fetched:
-        fetched = self._source.fetch(method, url, body, headers=headers, timeout=timeout, label=label)
-        self._keep(("fetch", fetched.name), encode_fetched(fetched))
+    def answer_request(self, request: Request) -> Fetched:
+        fetched = self._source.answer_request(request)
+        self._records.keep(encode_fetched(fetched))
         return fetched
 
     def now(self) -> float:
         return self._source.now()
-
-    def _keep(self, key: tuple[str, ...], record: dict[str, Any]) -> None:
-        self._kept.setdefault(key, record)
 
 
 class BundleEvidence(Evidence):
@@ -134,17 +153,8 @@ class BundleEvidence(Evidence):
         key = tuple(argv)
         return self._runs.get(key) or Outcome(key, NOT_CAPTURED, reason="the bundle does not hold this command")
 
-    def fetch(
-        self,
-        method: str,
-        url: str,
-        body: bytes | None = None,
-        *,
-        headers: Mapping[str, str] | None = None,
-        timeout: float = 10.0,
-        label: str = "",
-    ) -> Fetched:
-        missing = Fetched(method, url, NOT_CAPTURED, label=label, reason="the bundle does not hold this request")
+    def answer_request(self, request: Request) -> Fetched:
+        missing = request.answered(NOT_CAPTURED, reason="the bundle does not hold this request")
         return self._fetches.get(missing.name) or missing
 
     def now(self) -> float:
@@ -169,17 +179,17 @@ class BundleEvidence(Evidence):
         return reads + lists + runs + [encode_fetched(fetched) for fetched in self._fetches.values()]
 
 
-def load(path: str) -> BundleEvidence:
+def load_bundle(path: str) -> BundleEvidence:
     """Read the bundle at `path`; BundleError with file and line for anything that is not one."""
     try:
         with open(path, "rb") as handle:
             data = handle.read(SIZE_LIMIT_BYTES + 1)
     except OSError as error:
         raise BundleError("%s: %s. Check the path in gpu_host_bundle." % (path, error.strerror)) from error
-    return parse(data, path)
+    return parse_bundle(data, path)
 
 
-def parse(data: bytes, path: str = "bundle") -> BundleEvidence:
+def parse_bundle(data: bytes, path: str = "bundle") -> BundleEvidence:
     """The bundle in `data`; `path` is only named in messages."""
     if data[:2] == b"\x1f\x8b":
         data = _decompress(data, path)
@@ -212,11 +222,26 @@ def parse(data: bytes, path: str = "bundle") -> BundleEvidence:
     return bundle
 
 
-def dump(manifest: dict[str, Any], records: Iterable[dict[str, Any]]) -> str:
+def dump_bundle(manifest: dict[str, Any], records: Iterable[dict[str, Any]]) -> str:
     """The text of a bundle file: ASCII, so that file names in any encoding survive."""
     lines = [json.dumps({"bundle": FORMAT, **manifest})]
     lines += [json.dumps(record) for record in records]
     return "\n".join(lines) + "\n"
+
+
+def join_bundles(texts: Iterable[str]) -> tuple[str, int]:
+    """One bundle of several of the same host, and how many records it holds.
+
+    It has the manifest of the first, and every answer once. BundleError for a text that is no bundle.
+    """
+    records = _Records()
+    manifest: dict[str, Any] = {}
+    for text in texts:
+        part = parse_bundle(text.encode("utf-8", "surrogatepass"), "the recorded evidence")
+        manifest = manifest or part.manifest
+        for record in part.records():
+            records.keep(record)
+    return dump_bundle(manifest, records.all()), len(records.all())
 
 
 def _decompress(data: bytes, path: str) -> bytes:
@@ -230,7 +255,7 @@ def _decompress(data: bytes, path: str) -> bytes:
         raise BundleError("%s: damaged gzip data (%s)." % (path, error)) from error
 
 
-def compress(text: str) -> bytes:
+def compress_bundle(text: str) -> bytes:
     """The gzip form of a bundle; the same text always gives the same bytes."""
     return gzip.compress(text.encode("utf-8"), mtime=0)
 
@@ -339,7 +364,7 @@ def _decode_fetched(record: dict[str, Any]) -> Fetched:
         str(record["fetch"]),
         str(record["status"]),
         record.get("code"),
-        fetching.redact(method, data),
+        fetching.redact_answer(method, data),
         str(record.get("content_type", "")),
         float(record.get("seconds") or 0.0),
         record.get("first_byte_s"),

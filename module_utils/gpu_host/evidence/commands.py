@@ -24,8 +24,11 @@ SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/usr
 
 
 class Command:
-    """Output goes to files, not pipes: a pipe held open by an unkillable grandchild
-    would hang us as surely as the driver hung it."""
+    """A running command.
+
+    Output goes to files, not pipes: a pipe held open by an unkillable grandchild would hang us as surely as the driver
+    hung it.
+    """
 
     def __init__(
         self, argv: tuple[str, ...], process: subprocess.Popen[bytes], out: IO[bytes], err: IO[bytes], timeout: float
@@ -106,7 +109,10 @@ class Command:
 
 
 def _search_path() -> str:
-    """PATH and where administrators' programs are. Nothing relative: the working directory must not decide what runs."""
+    """PATH and where administrators' programs are.
+
+    Nothing relative: the working directory must not decide what runs.
+    """
     named = [directory for directory in os.environ.get("PATH", "").split(":") if directory.startswith("/")]
     return ":".join([*named, SYSTEM_PATH])
 

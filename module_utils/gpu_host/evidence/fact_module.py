@@ -1,4 +1,4 @@
-"""What every facts module does around its readers: keep the evidence where a bundle is asked for, and answer Ansible."""
+"""What every facts module does around its readers: record the evidence where asked, and answer Ansible."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ Params = dict[str, Any]
 ARGUMENTS: dict[str, dict[str, Any]] = {"bundle": {"type": "path"}, "capture": {"type": "bool", "default": False}}
 
 
-def result(
+def build_result(
     tool: str, key: str, evidence: Evidence, params: Params, gather: Callable[[Evidence], Any]
 ) -> dict[str, Any]:
-    """The module's result: what `gather` reads from `evidence` under `key`, and with ``capture`` the bundle that `tool`
-    wrote.
+    """The module's result: what `gather` reads from `evidence`, under `key`.
+
+    With ``capture`` it holds the bundle that `tool` wrote, too.
 
     `gather` is given a recorder in the place of the evidence; nothing that it reads otherwise is in the bundle.
     """
@@ -29,20 +30,24 @@ def result(
     found: dict[str, Any] = {"changed": False, "ansible_facts": {key: gather(recorder or evidence)}}
     if recorder:
         manifest = {"host": socket.gethostname(), "captured_at": evidence.now(), "uid": os.getuid(), "tool": tool}
-        found["bundle_text"] = bundles.dump(manifest, recorder.records)
+        # Of a recorded host the bundle says when, where and by whom it was captured; here is only the controller.
+        manifest = getattr(evidence, "manifest", manifest)
+        found["bundle_text"] = bundles.dump_bundle(manifest, recorder.records)
     return found
 
 
-def main(
+def run_module(
     arguments: dict[str, dict[str, Any]],
     facts: Callable[[Evidence, Params], dict[str, Any]],
     live: Callable[[Params], Evidence] = lambda _params: LiveEvidence(),
 ) -> None:
-    """Run as a module: `facts` of the bundle if one is named, else of the `live` host. A ValueError is the user's to
-    mend."""
+    """Run as a module: `facts` of the bundle if one is named, else of the `live` host.
+
+    A ValueError is the user's to mend.
+    """
     module = AnsibleModule(argument_spec=arguments, supports_check_mode=True)
     try:
-        evidence = bundles.load(module.params["bundle"]) if module.params["bundle"] else live(module.params)
+        evidence = bundles.load_bundle(module.params["bundle"]) if module.params["bundle"] else live(module.params)
         module.exit_json(**facts(evidence, module.params))
     except ValueError as error:
         module.fail_json(msg=str(error))

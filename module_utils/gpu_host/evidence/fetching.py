@@ -10,54 +10,56 @@ import http.client
 import socket
 import ssl
 import time
-from collections.abc import Mapping
 from urllib.parse import urlsplit
 
 from . import secrets
-from .interface import ABSENT, FAILED, OK, TIMEOUT, Fetched
+from .interface import ABSENT, FAILED, OK, TIMEOUT, Fetched, Request
 
 ANSWER_LIMIT_BYTES = 4 * 1024 * 1024
 
 
-def fetch(
-    method: str, url: str, body: bytes | None, *, headers: Mapping[str, str], timeout: float, label: str
-) -> Fetched:
+def fetch_answer(request: Request) -> Fetched:
     """The answer to one request, of any code. Connection refused is ``absent``: nobody listens there."""
     began = time.monotonic()
+
+    def unanswered(status: str, reason: str) -> Fetched:
+        return request.answered(status, seconds=_since(began), reason=reason)
+
     try:
-        parts = urlsplit(url)
-        connection = _connection(parts.scheme, parts.hostname or "", parts.port, timeout)
+        parts = urlsplit(request.url)
+        connection = _connection(parts.scheme, parts.hostname or "", parts.port, request.timeout)
     except ValueError as error:
-        return Fetched(method, url, FAILED, label=label, reason="no usable address: %s" % error)
+        return request.answered(FAILED, reason="no usable address: %s" % error)
+    target = (parts.path or "/") + ("?" + parts.query if parts.query else "")
     try:
-        connection.request(
-            method, (parts.path or "/") + ("?" + parts.query if parts.query else ""), body, dict(headers)
-        )
+        connection.request(request.method, target, request.body, dict(request.headers))
         answer = connection.getresponse()
-        data, first, status = _body(answer, connection.sock, began, timeout)
-        return Fetched(
-            method, url, status, answer.status, redact(method, data[:ANSWER_LIMIT_BYTES]), answer.getheader("Content-Type") or "",
-            round(time.monotonic() - began, 4), first, len(data) > ANSWER_LIMIT_BYTES, label,
-            "the answer did not end within %g s" % timeout if status == TIMEOUT else "",
-        )  # fmt: skip
+        data, first, status = _body(answer, connection.sock, began, request.timeout)
+        return request.answered(
+            status,
+            code=answer.status,
+            data=redact_answer(request.method, data[:ANSWER_LIMIT_BYTES]),
+            content_type=answer.getheader("Content-Type") or "",
+            seconds=_since(began),
+            first_byte_s=first,
+            truncated=len(data) > ANSWER_LIMIT_BYTES,
+            reason="the answer did not end within %g s" % request.timeout if status == TIMEOUT else "",
+        )
     except ConnectionRefusedError:
-        return Fetched(
-            method, url, ABSENT, label=label, seconds=_since(began), reason="connection refused: nothing listens there"
-        )
+        return unanswered(ABSENT, "connection refused: nothing listens there")
     except (TimeoutError, socket.timeout):
-        return Fetched(
-            method, url, TIMEOUT, label=label, seconds=_since(began), reason="no answer within %g s" % timeout
-        )
+        return unanswered(TIMEOUT, "no answer within %g s" % request.timeout)
     except (OSError, http.client.HTTPException, ValueError) as error:
-        why = "%s: %s" % (type(error).__name__, error or "the connection was closed")
-        return Fetched(method, url, FAILED, label=label, seconds=_since(began), reason=why)
+        return unanswered(FAILED, "%s: %s" % (type(error).__name__, error or "the connection was closed"))
     finally:
         connection.close()
 
 
-def redact(method: str, data: bytes) -> bytes:
-    """What a server says of itself may hold keys. What it generates from our own prompt holds lists of "tokens"
-    instead."""
+def redact_answer(method: str, data: bytes) -> bytes:
+    """What a server says of itself may hold keys.
+
+    What it generates from our own prompt holds lists of "tokens" instead.
+    """
     return data if method == "POST" else secrets.redact_text(data)
 
 

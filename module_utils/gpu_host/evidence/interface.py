@@ -1,5 +1,6 @@
-"""Evidence: what a host shows, asked for in four ways: ``read`` a file, ``list`` a directory, ``run`` a command,
-``fetch`` from a server on it.
+"""Evidence: what a host shows, asked for in four ways:
+
+``read`` a file, ``list`` a directory, ``run`` a command, ``fetch`` from a server on it.
 
 A live host (``live.py``) and a recorded one (``bundle.py``) answer the same calls with the same types, so a reader
 cannot tell them apart. No call ever raises for what it finds: the status of the answer says what happened.
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 # Statuses that every answer shares.
 OK = "ok"
@@ -24,8 +26,29 @@ HUNG = "hung"  # could not even be killed (uninterruptible sleep in the kernel);
 READ_LIMIT_BYTES = 4 * 1024 * 1024
 
 
+class _Answer:
+    """What every answer has: ``status``, and ``ok`` where it is an answer at all."""
+
+    status: str
+
+    @property
+    def ok(self) -> bool:
+        return self.status == OK
+
+
+class _Content(_Answer):
+    """An answer with content: the bytes in ``data``, None or none where there are none."""
+
+    data: bytes | None
+
+    @property
+    def text(self) -> str:
+        """The content as UTF-8, junk bytes replaced; the empty string where there is none."""
+        return (self.data or b"").decode("utf-8", "replace")
+
+
 @dataclass(frozen=True)
-class Reading:
+class Reading(_Content):
     """The bytes of one file. ``data`` is None unless ``status`` is ``ok``; ``truncated`` if the file was longer."""
 
     path: str
@@ -33,15 +56,6 @@ class Reading:
     data: bytes | None = None
     truncated: bool = False
     reason: str = ""
-
-    @property
-    def ok(self) -> bool:
-        return self.status == OK
-
-    @property
-    def text(self) -> str:
-        """The content as UTF-8, junk bytes replaced; the empty string when there is none."""
-        return (self.data or b"").decode("utf-8", "replace")
 
 
 @dataclass(frozen=True)
@@ -60,7 +74,7 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Listing:
+class Listing(_Answer):
     """The entries of one directory, by name; empty unless ``status`` is ``ok``."""
 
     path: str
@@ -68,13 +82,9 @@ class Listing:
     entries: dict[str, Entry] = field(default_factory=dict)
     reason: str = ""
 
-    @property
-    def ok(self) -> bool:
-        return self.status == OK
-
 
 @dataclass(frozen=True)
-class Outcome:
+class Outcome(_Answer):
     """One finished (or abandoned) command. ``ok`` means that it ran to its end, whatever its exit code ``rc``."""
 
     argv: tuple[str, ...]
@@ -87,10 +97,6 @@ class Outcome:
     reason: str = ""
 
     @property
-    def ok(self) -> bool:
-        return self.status == OK
-
-    @property
     def text(self) -> str:
         return self.stdout.decode("utf-8", "replace")
 
@@ -100,9 +106,26 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Fetched:
-    """One HTTP answer. ``ok`` means that there was a whole answer, of any `code`; ``absent`` that nothing listens
-    there.
+class Request:
+    """One HTTP request. `headers` may hold a key: they are never recorded. `label` tells repeated requests apart."""
+
+    method: str
+    url: str
+    body: bytes | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    timeout: float = 10.0
+    label: str = ""
+
+    def answered(self, status: str, **more: Any) -> Fetched:
+        """The answer to this request, with the fields in `more`."""
+        return Fetched(self.method, self.url, status, label=self.label, **more)
+
+
+@dataclass(frozen=True)
+class Fetched(_Content):
+    """One HTTP answer.
+
+    ``ok`` means that there was a whole answer, of any `code`; ``absent`` that nothing listens there.
 
     `label` tells repeated requests to one address apart. `first_byte_s`: seconds until the first byte of the body.
     """
@@ -118,14 +141,6 @@ class Fetched:
     truncated: bool = False
     label: str = ""
     reason: str = ""
-
-    @property
-    def ok(self) -> bool:
-        return self.status == OK
-
-    @property
-    def text(self) -> str:
-        return self.data.decode("utf-8", "replace")
 
     @property
     def name(self) -> str:
@@ -161,7 +176,10 @@ class Evidence:
         timeout: float = 10.0,
         label: str = "",
     ) -> Fetched:
-        """One HTTP request. `headers` may hold a key: they are never recorded."""
+        """One HTTP request, as Request describes it. A kind of evidence answers in answer_request()."""
+        return self.answer_request(Request(method, url, body, headers or {}, timeout, label))
+
+    def answer_request(self, request: Request) -> Fetched:
         raise NotImplementedError
 
     def now(self) -> float:

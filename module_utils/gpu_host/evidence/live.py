@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from . import bounded_reads, commands, fetching, secrets
 from .interface import (
@@ -19,6 +19,7 @@ from .interface import (
     Listing,
     Outcome,
     Reading,
+    Request,
     status_of,
 )
 
@@ -96,17 +97,8 @@ class LiveEvidence(Evidence):
         self._running.clear()
         self._bounded.close()
 
-    def fetch(
-        self,
-        method: str,
-        url: str,
-        body: bytes | None = None,
-        *,
-        headers: Mapping[str, str] | None = None,
-        timeout: float = 10.0,
-        label: str = "",
-    ) -> Fetched:
-        return fetching.fetch(method, url, body, headers=headers or {}, timeout=timeout, label=label)
+    def answer_request(self, request: Request) -> Fetched:
+        return fetching.fetch_answer(request)
 
     def now(self) -> float:
         return time.time()

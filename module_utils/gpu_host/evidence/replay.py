@@ -13,7 +13,7 @@ from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 from . import bundle as bundles
 
 
-def facts(module_path: str, arguments: dict[str, Any], bundle_path: str) -> dict[str, Any]:
+def replay_facts(module_path: str, arguments: dict[str, Any], bundle_path: str) -> dict[str, Any]:
     """The result of the facts module at `module_path` for the evidence in `bundle_path`.
 
     The module has ``facts(evidence, params) -> result`` and ARGUMENT_SPEC. ValueError (BundleError) names what is
@@ -29,7 +29,7 @@ def facts(module_path: str, arguments: dict[str, Any], bundle_path: str) -> dict
 
 @functools.lru_cache(maxsize=1)
 def _bundle(path: str) -> bundles.BundleEvidence:
-    return bundles.load(path)
+    return bundles.load_bundle(path)
 
 
 @functools.cache
@@ -43,7 +43,7 @@ def _module(path: str) -> Any:
     return module
 
 
-def find(path: str, directories: Iterable[str | None]) -> str:
+def find_bundle(path: str, directories: Iterable[str | None]) -> str:
     """`path` itself if absolute, else the first existing one below `directories`, else below the first of them."""
     path = os.path.expanduser(path)
     if os.path.isabs(path):

@@ -16,9 +16,10 @@ _CONCERNS_GPU = re.compile(r"nvidia|nouveau|vfio", re.IGNORECASE)
 
 
 def gather(evidence: Evidence, errors: Errors, configuration: modprobe.Configuration) -> dict[str, Any]:
-    """Facts: `path` (None if there is none), `modified` (seconds since 1970), `older_than` (modprobe.d files about GPUs
-    that
-    were changed later), `modules` (GPU modules inside; None if not looked), `stale` (True: an early load would use old
+    """Facts of the initramfs of the running kernel.
+
+    `path` (None if there is none), `modified` (seconds since 1970), `older_than` (modprobe.d files about GPUs that were
+    changed later), `modules` (GPU modules inside; None if not looked), `stale` (True: an early load would use old
     options; False; None: unknown).
 
     The listing of an initramfs takes seconds, so it is only asked for when a file is newer than it.

@@ -17,10 +17,12 @@ _GRUB_NAMES = ("GRUB_CMDLINE_LINUX", "GRUB_CMDLINE_LINUX_DEFAULT")
 _ASSIGNMENT = re.compile(r"[ \t]*(?:export[ \t]+)?(?P<name>[A-Z_][A-Z0-9_]*)=")
 
 
-def parse(text: str) -> list[dict[str, Any]]:
-    """The parameters in order: `[{name, value}]`, value None for a bare word. Split as the kernel does (double quotes);
-    dashes in names become underscores as the kernel compares them. What follows `--` belongs to init and is left
-    out."""
+def parse_command_line(text: str) -> list[dict[str, Any]]:
+    """The parameters in order: `[{name, value}]`, value None for a bare word.
+
+    Split as the kernel does (double quotes); dashes in names become underscores as the kernel compares them. What
+    follows `--` belongs to init and is left out.
+    """
     found = []
     for word in modprobe.split_words(text):
         if word == "--":
@@ -31,7 +33,7 @@ def parse(text: str) -> list[dict[str, Any]]:
     return found
 
 
-def as_words(parameters: list[dict[str, Any]]) -> list[str]:
+def format_words(parameters: list[dict[str, Any]]) -> list[str]:
     """The parameters as `name` or `name=value`: what a check compares with an expected word."""
     return [item["name"] if item["value"] is None else "%s=%s" % (item["name"], item["value"]) for item in parameters]
 
@@ -52,9 +54,11 @@ def module_parameters(parameters: list[dict[str, Any]]) -> list[tuple[str, str, 
 
 
 def shell_assignments(text: str, names: tuple[str, ...]) -> dict[str, str]:
-    """Values of simple shell assignments in `text`, as sourcing the file would leave them: quotes may span lines, a
-    later
-    one wins, `NAME="$NAME more"` adds. Anything else that a shell can do is not followed."""
+    """Values of simple shell assignments in `text`, as sourcing the file would leave them.
+
+    Quotes may span lines, a later one wins, `NAME="$NAME more"` adds. Anything else that a shell can do is not
+    followed.
+    """
     found: dict[str, str] = {}
     position = 0
     while position < len(text):
@@ -103,7 +107,7 @@ def _without_quotes(word: str) -> str:
         return " ".join(word.replace('"', "").replace("'", "").split())
 
 
-def configured(evidence: Evidence, errors: Errors) -> list[dict[str, Any]] | None:
+def read_configured(evidence: Evidence, errors: Errors) -> list[dict[str, Any]] | None:
     """Command lines written for the next boot: `[{source, text, words}]`; None when none of the files could be read.
 
     GRUB's two variables are joined as grub-mkconfig joins them. Whether GRUB or systemd-boot is in use is not decided
@@ -122,11 +126,11 @@ def configured(evidence: Evidence, errors: Errors) -> list[dict[str, Any]] | Non
                 text += "\n" + evidence.read("%s/%s" % (GRUB_DROPINS, name)).text
         values = shell_assignments(text, _GRUB_NAMES)
         line = " ".join(filter(None, (values.get(name) for name in _GRUB_NAMES)))
-        found.append({"source": GRUB, "text": line, "words": as_words(parse(line))})
+        found.append({"source": GRUB, "text": line, "words": format_words(parse_command_line(line))})
     plain = evidence.read(KERNEL_CMDLINE)
     known = known or plain.status in (ABSENT, "ok")
     errors.unanswered(plain, absent_is_fine=True)
     if plain.ok:
         line = " ".join(part for part in plain.text.splitlines() if not part.lstrip().startswith("#")).strip()
-        found.append({"source": KERNEL_CMDLINE, "text": line, "words": as_words(parse(line))})
+        found.append({"source": KERNEL_CMDLINE, "text": line, "words": format_words(parse_command_line(line))})
     return found if known else None

@@ -1,5 +1,6 @@
-"""modprobe.d semantics, as kmod's libkmod-config.c has them: which option files count, in which order, and what they
-say.
+"""modprobe.d semantics, as kmod's libkmod-config.c has them.
+
+Which option files count, in which order, and what they say.
 
 A file in an earlier directory hides one of the same name in a later directory. The rest are read in the order of their
 names as bytes. Options of one module add up; for one parameter the last word wins.
@@ -83,7 +84,7 @@ def module_name(text: str) -> str:
     return name
 
 
-def read(evidence: Evidence, errors: Errors) -> Configuration:
+def read_configuration(evidence: Evidence, errors: Errors) -> Configuration:
     """The configuration that `modprobe` on this host would use."""
     result = Configuration()
     chosen: dict[str, tuple[str, float | None]] = {}
@@ -102,11 +103,11 @@ def read(evidence: Evidence, errors: Errors) -> Configuration:
             result.complete = False
             continue
         result.files[path] = modified
-        parse(reading.text, path, result)
+        parse_configuration(reading.text, path, result)
     return result
 
 
-def parse(text: str, path: str, into: Configuration) -> None:
+def parse_configuration(text: str, path: str, into: Configuration) -> None:
     """Add what one file says. Comments are whole lines; a backslash at the end of a line joins the next."""
     for number, line in _logical_lines(text):
         words = line.split(None, 2)
@@ -117,7 +118,7 @@ def parse(text: str, path: str, into: Configuration) -> None:
         if not module or (verb in ("options", "install", "alias", "softdep", "remove") and not rest):
             into.faults.append("%s:%d: %s without what belongs to it" % (path, number, verb[:40]))
         elif verb == "options":
-            into.options += [Option(module, name, value, path, number) for name, value in parameters(rest)]
+            into.options += [Option(module, name, value, path, number) for name, value in parse_parameters(rest)]
         elif verb == "alias":
             into.commands.append(Command(verb, module_name(rest.split()[0]), words[1], path, number))
         elif verb in ("blacklist", "install", "softdep", "remove", "weakdep"):
@@ -126,9 +127,11 @@ def parse(text: str, path: str, into: Configuration) -> None:
             into.faults.append("%s:%d: unknown word %s" % (path, number, verb[:40]))
 
 
-def parameters(text: str) -> list[tuple[str, str | None]]:
-    """`a=1 b="x y" c` -> [('a', '1'), ('b', 'x y'), ('c', None)], as the kernel's next_arg() splits: a double quote
-    anywhere in a word shields blanks up to the next one. Dashes in names become underscores."""
+def parse_parameters(text: str) -> list[tuple[str, str | None]]:
+    """`a=1 b="x y" c` -> [('a', '1'), ('b', 'x y'), ('c', None)], as the kernel's next_arg() splits.
+
+    A double quote anywhere in a word shields blanks up to the next one. Dashes in names become underscores.
+    """
     found = []
     for word in split_words(text):
         name, equals, value = word.partition("=")

@@ -1,5 +1,7 @@
-"""Values of module parameters, made comparable: what the running module shows against what a file or the kernel
-command line asks for."""
+"""Values of module parameters, made comparable.
+
+What the running module shows against what a file or the kernel command line asks for.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ _TRUE = frozenset({"1", "y", "Y", "t", "T", "on", "On", "ON", "yes", "Yes"})
 _FALSE = frozenset({"0", "n", "N", "f", "F", "off", "Off", "OFF", "no", "No"})
 
 
-def live(text: str) -> bool | int | str:
+def parse_live_value(text: str) -> bool | int | str:
     """What /sys/module/M/parameters/P or /proc/driver/nvidia/params shows: Y and N are booleans, digits a number."""
     text = text.strip()
     if text in ("Y", "N"):
@@ -21,7 +23,7 @@ def live(text: str) -> bool | int | str:
     return _number(text, text)
 
 
-def configured(name: str, text: str | None, shown: Any = None) -> bool | int | str:
+def parse_configured_value(name: str, text: str | None, shown: Any = None) -> bool | int | str:
     """What an `options` line or the command line asks for, in the type that the running module shows (`shown`) for it.
 
     A parameter without a value is true, as kstrtobool() and param_set_bool() have it.

@@ -51,7 +51,7 @@ class Findings:
             match = pattern.regex.search(line.text) if pattern.word in line.text else None
             if match:
                 groups = match.groupdict()
-                address = gpu_addresses.normal_form(groups.get("address") or "")
+                address = gpu_addresses.normalise_address(groups.get("address") or "")
                 code = groups.get("code")
                 self._note(
                     pattern.kind,
@@ -72,7 +72,7 @@ class Findings:
         if region:
             self._note(
                 "bar_unassigned",
-                gpu_addresses.normal_form(region["address"]),
+                gpu_addresses.normalise_address(region["address"]),
                 "BAR " + region["bar"],
                 line,
                 driver="nvidia",
@@ -86,7 +86,7 @@ class Findings:
                 if ending.search(text):
                     self._note(
                         kind,
-                        gpu_addresses.normal_form(self._subject[0]),
+                        gpu_addresses.normalise_address(self._subject[0]),
                         None,
                         self._subject[2],
                         driver="nvidia",
@@ -118,12 +118,12 @@ class Findings:
             return False
         device = log_patterns.NVIDIA_DEVICE.search(line.text)
         if device:
-            self._nvidia_in_log.add(gpu_addresses.normal_form(device["address"]) or "")
+            self._nvidia_in_log.add(gpu_addresses.normalise_address(device["address"]) or "")
             return True
         match = log_patterns.KERNEL_BAR.search(line.text)
         if not match:
             return False
-        address, bar = gpu_addresses.normal_form(match["address"]), "BAR " + match["bar"]
+        address, bar = gpu_addresses.normalise_address(match["address"]), "BAR " + match["bar"]
         if address and log_patterns.BAR_REFUSED.search(match["rest"]):
             self._assigned.discard((address, bar))
             self._note("bar_unassigned", address, bar, line)
@@ -167,7 +167,7 @@ class Findings:
         finding["last"] = line.when
         finding["_number"] = self._number
         if kind == "xid":
-            row = xid.describe(int(code or 0), rest or "")
+            row = xid.describe_xid(int(code or 0), rest or "")
             if finding["severity"] != xid.FATAL:
                 finding.update(name=row.name, severity=row.severity, action=row.advice)
         elif kind == "sxid" and rest and "Fatal" in rest and "Non" not in rest:
@@ -186,7 +186,7 @@ class Findings:
             del findings[-1]["_number"]
         for finding in findings:
             finding["consequence_of"] = _cause(finding, findings)
-            finding["summary"] = summary(finding)
+            finding["summary"] = summarise_log(finding)
         return findings
 
     def _is_gpu(self, finding: dict[str, Any]) -> bool | None:
@@ -228,7 +228,7 @@ def _cause(finding: dict[str, Any], findings: list[dict[str, Any]]) -> str | Non
     return None
 
 
-def summary(finding: dict[str, Any]) -> str:
+def summarise_log(finding: dict[str, Any]) -> str:
     """One finding in a few words: 'Xid 119 (GSP RPC timeout) at 0000:9b:00.0, 5 times, last 2025-02-23T16:30:13Z'."""
     kind, code = finding["kind"], finding["code"]
     if kind == "xid":
@@ -245,7 +245,7 @@ def summary(finding: dict[str, Any]) -> str:
     return "%s%s, %s%s" % (what, where, times, last)
 
 
-def merge(logs: Iterable[list[dict[str, Any]]]) -> list[dict[str, Any]]:
+def merge_findings(logs: Iterable[list[dict[str, Any]]]) -> list[dict[str, Any]]:
     """The findings of several logs of the same boot, each once, with the larger count and the earlier `first`."""
     merged: dict[tuple[Any, ...], dict[str, Any]] = {}
     for findings in logs:

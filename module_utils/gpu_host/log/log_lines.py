@@ -1,5 +1,7 @@
-"""Lines of a kernel log in every form that dmesg, the journal, syslog and /dev/kmsg write: the time stamp off, the text
-kept."""
+"""Lines of a kernel log: the time stamp off, the text kept.
+
+In every form that dmesg, the journal, syslog and /dev/kmsg write.
+"""
 
 from __future__ import annotations
 
@@ -32,13 +34,16 @@ _DELTA = re.compile(
 
 @dataclass(frozen=True)
 class Line:
-    """One line: `text` without stamp and controls; `when` the stamp as it stands, or as UTC where that can be computed."""
+    """One line: `text` without stamp and controls.
+
+    `when` the stamp as it stands, or as UTC where that can be computed.
+    """
 
     text: str
     when: str | None
 
 
-def utc(epoch: float) -> str:
+def format_utc(epoch: float) -> str:
     """Seconds since 1970 as 2026-06-20T13:18:18Z; the number itself when it is no time of this age."""
     try:
         return datetime.fromtimestamp(epoch, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -46,9 +51,10 @@ def utc(epoch: float) -> str:
         return "%.0f" % epoch
 
 
-def lines(data: bytes, hint: re.Pattern[bytes], boot_time: float | None) -> Iterator[Line]:
-    """The lines of `data` that `hint` finds, in order. `boot_time` (seconds since 1970) turns stamps since boot into
-    UTC.
+def find_lines(data: bytes, hint: re.Pattern[bytes], boot_time: float | None) -> Iterator[Line]:
+    """The lines of `data` that `hint` finds, in order.
+
+    `boot_time` (seconds since 1970) turns stamps since boot into UTC.
 
     A line without a stamp (a continuation) has the stamp of the line before it.
     """
@@ -60,12 +66,12 @@ def lines(data: bytes, hint: re.Pattern[bytes], boot_time: float | None) -> Iter
         raw = data[start : min(end, start + LINE_LIMIT)]
         start = end + 1
         if hint.search(raw):
-            line = parse(raw.decode("utf-8", "replace"), boot_time, when)
+            line = parse_line(raw.decode("utf-8", "replace"), boot_time, when)
             when = line.when
             yield line
 
 
-def parse(raw: str, boot_time: float | None = None, before: str | None = None) -> Line:
+def parse_line(raw: str, boot_time: float | None = None, before: str | None = None) -> Line:
     """One line of a log. `before` is the stamp that a line without one inherits."""
     text = raw if raw.isprintable() else _CONTROLS.sub(" ", _COLOURS.sub("", raw))
     boot = _BOOT.match(text)  # by far the most frequent form, tried first
@@ -79,7 +85,7 @@ def parse(raw: str, boot_time: float | None = None, before: str | None = None) -
     unix = _UNIX.match(rest)
     clock = unix or _ISO.match(rest) or _SYSLOG.match(rest)
     if clock:
-        when = utc(float(unix["epoch"])) if unix else clock["text"]
+        when = format_utc(float(unix["epoch"])) if unix else clock["text"]
         rest = _skip(_SENDER, rest[clock.end() :])
     boot = _BOOT.match(rest)
     if boot:
@@ -96,4 +102,4 @@ def _skip(pattern: re.Pattern[str], text: str) -> str:
 
 
 def _since_boot(seconds: float, boot_time: float | None) -> str:
-    return "%.0f s after boot" % seconds if boot_time is None else utc(boot_time + seconds)
+    return "%.0f s after boot" % seconds if boot_time is None else format_utc(boot_time + seconds)

@@ -56,9 +56,10 @@ DRIVER_LOADED = "NVRM: loading NVIDIA UNIX"
 
 @dataclass(frozen=True)
 class Pattern:
-    """A line that holds `word` is tried with `regex`, which may name groups: address, code (what tells findings of one
-    kind
-    apart), driver (who holds the device)."""
+    """A line that holds `word` is tried with `regex`.
+
+    Its groups may be named: address, code (what tells findings of one kind apart), driver (who holds the device).
+    """
 
     kind: str
     word: str

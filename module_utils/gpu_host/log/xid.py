@@ -143,7 +143,7 @@ def _table() -> dict[int, str]:
 _ACTION_OF = _table()
 
 
-def describe(code: int, text: str = "") -> Xid:
+def describe_xid(code: int, text: str = "") -> Xid:
     """The catalogue's row for `code`; `text` is the rest of the log line, which decides for codes with sub-codes.
 
     NVLink 5 codes (144-150) say 'Fatal' or 'Nonfatal' themselves; 154 says which recovery action is now due, and

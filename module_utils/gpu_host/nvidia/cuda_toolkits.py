@@ -17,12 +17,12 @@ _LD_CONF = "/etc/ld.so.conf.d"
 
 
 def gather(evidence: Evidence, errors: Errors, driver: str | None, minimum_toolkit: str | None) -> dict[str, Any]:
-    """Facts: `toolkits` ([{path, version, default, minimum_driver, runs, full}]): `runs` says whether its programs
-    start on
-    this driver, `full` whether all it offers works; `unsupported_toolkits` (paths that do not run), `toolkits_too_old`
-    (paths whose compiler does not know the GPUs), `compat_libraries` ([{path, version}]), `compat_in_library_path`:
-    whether the dynamic linker is told to look into such a directory (cause of CUDA error 803 or 804). None where
-    /usr/local is unknown.
+    """Facts: `toolkits` ([{path, version, default, minimum_driver, runs, full}]):
+
+    `runs` says whether its programs start on this driver, `full` whether all it offers works; `unsupported_toolkits`
+    (paths that do not run), `toolkits_too_old` (paths whose compiler does not know the GPUs), `compat_libraries`
+    ([{path, version}]), `compat_in_library_path`: whether the dynamic linker is told to look into such a directory
+    (cause of CUDA error 803 or 804). None where /usr/local is unknown.
     """
     local = evidence.list("/usr/local")
     errors.unanswered(local, absent_is_fine=True)
@@ -53,7 +53,7 @@ def gather(evidence: Evidence, errors: Errors, driver: str | None, minimum_toolk
                 else None,
                 "minimum_driver": driver_requirements.driver_for_cuda(version),
                 "runs": driver_requirements.runs_cuda(driver, version),
-                "full": versions.at_least(driver, driver_requirements.driver_for_cuda(version)),
+                "full": versions.is_at_least(driver, driver_requirements.driver_for_cuda(version)),
             }
         )
         for library in evidence.list(path + "/compat").entries:
@@ -66,7 +66,7 @@ def gather(evidence: Evidence, errors: Errors, driver: str | None, minimum_toolk
         "toolkits_too_old": [
             item["path"]
             for item in toolkits
-            if minimum_toolkit and versions.at_least(item["version"], minimum_toolkit) is False
+            if minimum_toolkit and versions.is_at_least(item["version"], minimum_toolkit) is False
         ],
         "compat_libraries": compat,
         "compat_in_library_path": _compat_in_path(evidence),

@@ -34,10 +34,12 @@ _NOT_DRIVER = re.compile(r"container|egl-wayland|-settings|nvidia-driver-pinning
 
 
 def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
-    """Facts: `manager` (dpkg, rpm, None), `packages` ([{name, version, held}], None if unknown), `unheld` (names of
-    driver
+    """Facts of the packages that the driver comes from.
+
+    `manager` (dpkg, rpm, None), `packages` ([{name, version, held}], None if unknown), `unheld` (names of driver
     packages that an upgrade may replace), `automatic_upgrades` (True, False, None): whether upgrades happen unasked and
-    are not told to leave the driver alone."""
+    are not told to leave the driver alone.
+    """
     outcome = evidence.run(DPKG_COMMAND, 20.0)
     if outcome.status != ABSENT:
         if not outcome.ok:

@@ -16,9 +16,11 @@ from ..pcie.pci_names import FIRST_DRIVERS
 
 @dataclass(frozen=True)
 class Architecture:
-    """`driver`: the first release for it. `modules`: which flavour drives it: 'open' only, 'proprietary' only, or
-    'either'.
-    `toolkit`: the first CUDA toolkit whose compiler knows it."""
+    """`driver`: the first release for it.
+
+    `modules`: which flavour drives it: 'open' only, 'proprietary' only, or 'either'. `toolkit`: the first CUDA toolkit
+    whose compiler knows it.
+    """
 
     name: str
     driver: str
@@ -78,38 +80,41 @@ CUDA_DRIVERS = (
 _MINOR_COMPATIBILITY = {11: "450.80.02", 12: "525.60.13", 13: "580.65.06"}
 
 
-def architecture(device_id: int) -> Architecture | None:
+def find_architecture(device_id: int) -> Architecture | None:
     """The architecture of a GPU by its PCI device id, None for one that this table does not know."""
     return next((found for first, last, found in _ARCHITECTURES if first <= device_id <= last), None)
 
 
 def minimum_driver(device_id: int) -> str | None:
     """The first driver release that lists this GPU."""
-    found = architecture(device_id)
+    found = find_architecture(device_id)
     return FIRST_DRIVERS.get(device_id) or (found.driver if found else None)
 
 
 def cuda_of_driver(driver: str | None) -> str | None:
-    """The newest CUDA release that a driver supports in full; None for an unknown version or one older than the table."""
-    supported = [cuda for cuda, minimum in CUDA_DRIVERS if versions.at_least(driver, minimum)]
+    """The newest CUDA release that a driver supports in full.
+
+    None for an unknown version or one older than the table.
+    """
+    supported = [cuda for cuda, minimum in CUDA_DRIVERS if versions.is_at_least(driver, minimum)]
     return supported[-1] if supported else None
 
 
 def driver_for_cuda(cuda: str) -> str | None:
     """The first driver that supports a CUDA release ('13.0', '13.0.2') in full; None for a release not in the table."""
-    parts = versions.numbers(cuda) or ()
+    parts = versions.split_numbers(cuda) or ()
     wanted = "%d.%d" % parts[:2] if len(parts) >= 2 else None
     return dict(CUDA_DRIVERS).get(wanted or "")
 
 
 def runs_cuda(driver: str | None, cuda: str | None) -> bool | None:
     """Whether programs built with a CUDA release start on a driver: the first driver of the major number is enough."""
-    major = versions.major(cuda)
+    major = versions.parse_major(cuda)
     least = _MINOR_COMPATIBILITY.get(major or 0) or (driver_for_cuda(cuda) if cuda else None)
-    return versions.at_least(driver, least)
+    return versions.is_at_least(driver, least)
 
 
-def of_gpus(device_ids: dict[str, int], driver: str | None, flavor: str | None) -> dict[str, Any]:
+def find_requirements(device_ids: dict[str, int], driver: str | None, flavor: str | None) -> dict[str, Any]:
     """What the GPUs of a host (PCI address -> device id) ask, and which of them the running driver does not satisfy.
 
     `gpus`: address -> {device_id, architecture, minimum_driver, modules, minimum_toolkit}, None where the id is
@@ -118,7 +123,7 @@ def of_gpus(device_ids: dict[str, int], driver: str | None, flavor: str | None) 
     """
     gpus = {}
     for address, device_id in sorted(device_ids.items()):
-        found = architecture(device_id)
+        found = find_architecture(device_id)
         gpus[address] = {
             "device_id": "%04x" % device_id,
             "architecture": found.name if found else None,
@@ -126,15 +131,15 @@ def of_gpus(device_ids: dict[str, int], driver: str | None, flavor: str | None) 
             "modules": found.modules if found else None,
             "minimum_toolkit": found.toolkit if found else None,
         }
-    below = [address for address, gpu in gpus.items() if versions.at_least(driver, gpu["minimum_driver"]) is False]
+    below = [address for address, gpu in gpus.items() if versions.is_at_least(driver, gpu["minimum_driver"]) is False]
     wrong = [address for address, gpu in gpus.items() if gpu["modules"] not in (None, "either", flavor)]
     toolkits = [gpu["minimum_toolkit"] for gpu in gpus.values() if gpu["minimum_toolkit"]]
     drivers = [gpu["minimum_driver"] for gpu in gpus.values() if gpu["minimum_driver"]]
     return {
         "gpus": gpus,
         "architectures": sorted({gpu["architecture"] for gpu in gpus.values() if gpu["architecture"]}),
-        "minimum_driver": max(drivers, key=lambda text: versions.numbers(text) or (), default=None),
-        "minimum_toolkit": max(toolkits, key=lambda text: versions.numbers(text) or (), default=None),
+        "minimum_driver": max(drivers, key=lambda text: versions.split_numbers(text) or (), default=None),
+        "minimum_toolkit": max(toolkits, key=lambda text: versions.split_numbers(text) or (), default=None),
         "below_minimum": None if driver is None else below,
         "wrong_flavor": None if flavor is None else wrong,
     }

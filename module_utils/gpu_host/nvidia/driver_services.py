@@ -20,9 +20,11 @@ SYSTEMCTL_COMMAND = (
 
 
 def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
-    """`persistenced` and `fabric_manager`: {installed, active, state, enabled, result}, each None where there is no
-    systemd to
-    ask (`active` of persistenced then comes from its pid file); `fabric_manager.version` where it is installed."""
+    """`persistenced` and `fabric_manager`:
+
+    {installed, active, state, enabled, result}, each None where there is no systemd to ask (`active` of persistenced
+    then comes from its pid file); `fabric_manager.version` where it is installed.
+    """
     outcome = evidence.run(SYSTEMCTL_COMMAND, 10.0)
     units: dict[str, dict[str, str]] = {}
     if outcome.ok and outcome.rc == 0:

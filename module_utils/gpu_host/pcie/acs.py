@@ -19,8 +19,11 @@ SAME_ROOT_COMPLEX = "same_root_complex"
 DIFFERENT_ROOT_COMPLEX = "different_root_complex"
 
 
-def describe(acs: Any) -> dict[str, Any]:
-    """The `acs` fact of a bridge from pci_config's: {present, control, control_raw, redirects}; all None if unreadable."""
+def describe_acs(acs: Any) -> dict[str, Any]:
+    """The `acs` fact of a bridge from pci_config's: {present, control, control_raw, redirects}.
+
+    All None if unreadable.
+    """
     if acs is None:
         return {"present": None, "control": None, "control_raw": None, "redirects": None}
     if acs is False:
@@ -34,7 +37,7 @@ def describe(acs: Any) -> dict[str, Any]:
     }
 
 
-def pairs_of(gpus: dict[str, dict[str, Any]], bridges: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
+def list_pairs(gpus: dict[str, dict[str, Any]], bridges: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
     """Every unordered pair of GPUs: {gpus: [a, b], relation, common, turn_ports}.
 
     `relation` and `common` (the deepest shared bridge, or the root complex) are None where a path is unknown;
@@ -66,7 +69,7 @@ def _pair(a: str, b: str, gpus: dict[str, dict[str, Any]], bridges: dict[str, di
     return pair
 
 
-def redirecting(
+def find_redirecting(
     pairs: list[dict[str, Any]], bridges: dict[str, dict[str, Any]], below_switch: bool
 ) -> list[dict[str, Any]] | None:
     """Ports at a turn that redirect: [{address, kind, control_raw, redirects: [names], pairs: ["a b", …]}].

@@ -44,7 +44,7 @@ ACS_BITS = {
 }
 
 
-def parse(data: bytes) -> dict[str, Any] | None:
+def parse_config_space(data: bytes) -> dict[str, Any] | None:
     """What `data`, the bytes of a device's configuration space from offset 0, says; None if it says nothing.
 
     None: fewer than 64 bytes, or all ones (the device does not answer: powered off, in D3cold, fallen off the bus).

@@ -35,8 +35,11 @@ class PciDevice:
         return self.vendor == NVIDIA and self.pci_class >> 8 == 0x0680
 
 
-def devices(evidence: Evidence) -> dict[str, PciDevice] | None:
-    """Every device on the bus by address; None when sysfs does not show the bus. A device without `uevent` is left out."""
+def read_devices(evidence: Evidence) -> dict[str, PciDevice] | None:
+    """Every device on the bus by address; None when sysfs does not show the bus.
+
+    A device without `uevent` is left out.
+    """
     listing = evidence.list(DEVICES)
     if not listing.ok:
         return None
@@ -56,8 +59,10 @@ def devices(evidence: Evidence) -> dict[str, PciDevice] | None:
 
 
 def gpu_related(found: dict[str, PciDevice]) -> set[str]:
-    """Addresses whose faults concern a GPU: GPUs, NVSwitches, the other functions of their slots, every bridge above
-    them."""
+    """Addresses whose faults concern a GPU.
+
+    GPUs, NVSwitches, the other functions of their slots, every bridge above them.
+    """
     related: set[str] = set()
     slots = set()
     for device in found.values():
@@ -67,7 +72,7 @@ def gpu_related(found: dict[str, PciDevice]) -> set[str]:
     return related | {address for address in found if address.rpartition(".")[0] in slots}
 
 
-def normal_form(text: str) -> str | None:
+def normalise_address(text: str) -> str | None:
     """The kernel's form of an address as a log spells it, None for anything else.
 
     '0000:9b:00', '0000:91:00.0', '00000000:01:00.0' and '07:00.0' are clear. The driver of 2009 wrote

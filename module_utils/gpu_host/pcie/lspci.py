@@ -1,5 +1,6 @@
-"""The text of lspci (`-vvv`, `-nn`, `-tv`, `-xxxx`), read into the shape of pci_devices.py, for evidence that lacks
-sysfs.
+"""The text of lspci (`-vvv`, `-nn`, `-tv`, `-xxxx`), for evidence that lacks sysfs.
+
+It is read into the shape of pci_devices.py.
 
 What the text does not show stays None. Text alone cannot tell a missing line that lspci would have printed from one
 that somebody cut out, so "no driver", "no NUMA node" and "no ACS" are only concluded from a whole block (it has its
@@ -50,13 +51,13 @@ DOMAIN_BUS = re.compile(r"\[([0-9a-f]{4,8}):([0-9a-f]{2})(?:-[0-9a-f]{2})?\]")
 TREE_DEVICE = re.compile(r"([0-9a-f]{2}\.[0-7])(?:-\[([0-9a-f]{2})(?:-[0-9a-f]{2})?\])?")
 
 
-def devices(evidence: Evidence, errors: Errors) -> dict[str, dict[str, Any]] | None:
+def read_devices(evidence: Evidence, errors: Errors) -> dict[str, dict[str, Any]] | None:
     """All devices in detail, from the first listing that the evidence holds; None if it holds none."""
     found: dict[str, dict[str, Any]] | None = None
     for argv in LISTINGS:
         outcome = evidence.run(argv)
         if outcome.ok and outcome.rc == 0:
-            found = parse(outcome.text)
+            found = parse_lspci(outcome.text)
             break
     if found is None:
         errors.add("lspci", "no output of lspci is at hand either")
@@ -69,7 +70,7 @@ def devices(evidence: Evidence, errors: Errors) -> dict[str, dict[str, Any]] | N
     return found
 
 
-def parse(text: str) -> dict[str, dict[str, Any]]:
+def parse_lspci(text: str) -> dict[str, dict[str, Any]]:
     """Devices of a listing by full address. Lines before the first device line belong to nobody and are left out."""
     blocks: list[tuple[str, str, list[str]]] = []
     for line in text.splitlines():
@@ -108,7 +109,7 @@ def _device(address: str, title: str, lines: list[str]) -> dict[str, Any]:
     device["iommu_group"] = group.group(1) if group else None
     data = hex_dump(lines)
     device["config_bytes"] = len(data)
-    device["config"] = config_space.parse(data) or _config_from_text(device, text, whole)
+    device["config"] = config_space.parse_config_space(data) or _config_from_text(device, text, whole)
     device["bars"] = _bars(lines) if whole else None
     express = device["config"]["express"] if device["config"] else None
     device["link"] = {"express": None if express is None else bool(express)}
@@ -187,8 +188,10 @@ def _first_line(text: str, label: str) -> str:
 
 
 def _acs_line(text: str, label: str) -> int | None:
-    """The register behind an ACSCap or ACSCtl line; None unless the line names every bit that the register has in
-    lspci."""
+    """The register behind an ACSCap or ACSCtl line.
+
+    None unless the line names every bit that the register has in lspci.
+    """
     line = _first_line(text, label)
     value = 0
     for bit, (_, name) in config_space.ACS_BITS.items():

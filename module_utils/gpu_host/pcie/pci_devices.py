@@ -33,7 +33,7 @@ IORESOURCE_MEM_64 = 0x00100000
 IORESOURCE_UNSET = 0x20000000
 
 
-def inventory(evidence: Evidence, errors: Errors) -> dict[str, dict[str, Any]] | None:
+def read_inventory(evidence: Evidence, errors: Errors) -> dict[str, dict[str, Any]] | None:
     """All PCI devices by address with vendor, device, class, driver and path; None if sysfs does not say.
 
     A kernel without PCI (the directory is absent) has none: the empty dictionary.
@@ -46,13 +46,13 @@ def inventory(evidence: Evidence, errors: Errors) -> dict[str, dict[str, Any]] |
     for address, entry in sorted(listing.entries.items()):
         if not ADDRESS.match(address):
             continue
-        device = identify(evidence, address, errors)
+        device = identify_device(evidence, address, errors)
         device["path"], device["root_complex"] = path_of(entry.target, address)
         devices[address] = device
     return devices
 
 
-def identify(evidence: Evidence, address: str, errors: Errors) -> dict[str, Any]:
+def identify_device(evidence: Evidence, address: str, errors: Errors) -> dict[str, Any]:
     """Identifiers and driver of one device from its uevent, or from vendor, device and class where there is none."""
     device: dict[str, Any] = dict.fromkeys(("vendor", "device", "class", "subsystem", "driver"))
     device["address"] = address
@@ -77,8 +77,10 @@ def identify(evidence: Evidence, address: str, errors: Errors) -> dict[str, Any]
 
 
 def path_of(target: str | None, address: str) -> tuple[list[str] | None, str | None]:
-    """(bridges from the root port down, root complex) from the target of a device's link; (None, None) if it says
-    neither."""
+    """(bridges from the root port down, root complex) from the target of a device's link.
+
+    (None, None) if it says neither.
+    """
     parts = [part for part in (target or "").split("/") if ADDRESS.match(part) or ROOT.match(part)]
     roots = [index for index, part in enumerate(parts) if ROOT.match(part)]
     if not roots or parts[-1] != address:
@@ -104,7 +106,7 @@ def add_detail(evidence: Evidence, device: dict[str, Any], errors: Errors) -> No
     errors.unanswered(config)
     data = config.data or b""
     device["config_bytes"] = len(data)
-    device["config"] = config_space.parse(data)
+    device["config"] = config_space.parse_config_space(data)
     if config.ok and device["config"] is None:
         errors.add(config.path, "the device does not answer: configuration space reads as all ones or is cut off")
     device["bars"] = _read_bars(evidence.read(base + "/resource"), device["config"], errors)
@@ -126,8 +128,9 @@ def _read_bars(reading: Reading, config: dict[str, Any] | None, errors: Errors) 
 
 
 def parse_resource(text: str, config: dict[str, Any] | None) -> list[dict[str, Any]] | None:
-    """BARs 0 to 5 from a `resource` file: [{index, kind, start, size_mib, assigned, prefetchable, bits}]; None if it is
-    no such file.
+    """BARs 0 to 5 from a `resource` file: [{index, kind, start, size_mib, assigned, prefetchable, bits}].
+
+    None if it is no such file.
 
     The expansion ROM and the virtual functions' BARs (lines 7 and on) are left out. When the kernel finds no room it
     may clear start, end and flags of the BAR alike (`reset_resource` in drivers/pci/setup-bus.c); then only the type
@@ -183,7 +186,10 @@ def _is_cleared_memory_bar(index: int, register: int, config: dict[str, Any] | N
 
 
 def _link(evidence: Evidence, base: str, config: dict[str, Any] | None, errors: Errors) -> dict[str, Any]:
-    """{express, kind, speed_gt_s, width, max_speed_gt_s, max_width}; sysfs first, configuration space where it lacks."""
+    """{express, kind, speed_gt_s, width, max_speed_gt_s, max_width}.
+
+    Sysfs first, configuration space where it lacks.
+    """
     express = (config or {}).get("express")
     link: dict[str, Any] = {
         "express": None if express is None else bool(express),

@@ -1,5 +1,7 @@
-"""PCI identifiers that matter here, as https://pci-ids.ucw.cz lists them. An identifier that is not here stays without
-a name."""
+"""PCI identifiers that matter here, as https://pci-ids.ucw.cz lists them.
+
+An identifier that is not here stays without a name.
+"""
 
 from __future__ import annotations
 

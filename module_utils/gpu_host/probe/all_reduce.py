@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..evidence.commands import KILL_GRACE_SECONDS, describe_stuck
-from .worker_run import PACKAGES, signature
+from .worker_run import PACKAGES, read_signature
 
 COLLECTIVE_COMMAND = ("p2p_collective",)  # the name under which a bundle holds the result
 SIZES = (12 * 1024, 512 * 1024, 64 << 20, 256 << 20)  # 512 KiB: nccl#2418 fails from there on and passes below
@@ -52,21 +52,23 @@ def find_python(named: str | None) -> tuple[str | None, str]:
     )
 
 
-def command(named_python: str | None, environment: dict[str, str]) -> Any:
-    """What `ProbeEvidence.commands` runs for COLLECTIVE_COMMAND: a function that returns `run`'s result, or
-    ``{"reason": why not}``."""
+def make_command(named_python: str | None, environment: dict[str, str]) -> Any:
+    """What `ProbeEvidence.commands` runs for COLLECTIVE_COMMAND.
+
+    A function that returns `run_all_reduce`'s result, or ``{"reason": why not}``.
+    """
 
     def measure() -> dict[str, Any]:
         python, reason = find_python(named_python)
-        gpus = len(signature())
+        gpus = len(read_signature())
         if python is None or gpus < 2:
             return {"reason": reason or "nvidia-smi shows %d GPUs" % gpus}
-        return run(python, gpus, environment)
+        return run_all_reduce(python, gpus, environment)
 
     return measure
 
 
-def run(python: str, gpus: int, environment: dict[str, str], sizes: Sequence[int] = SIZES) -> dict[str, Any]:
+def run_all_reduce(python: str, gpus: int, environment: dict[str, str], sizes: Sequence[int] = SIZES) -> dict[str, Any]:
     """Both arms: ``{python, gpus, arms: {configured: {...}, p2p_disabled: {...}}}``; see `_Arm.result`."""
     return {
         "python": python,
@@ -75,9 +77,10 @@ def run(python: str, gpus: int, environment: dict[str, str], sizes: Sequence[int
     }
 
 
-def facts(raw: dict[str, Any] | None, reason: str | None) -> dict[str, Any]:
-    """``{ran, reason, verdict, explanation, python, gpus, arms, wrong, pairs_without_p2p}`` from what `run` returned,
-    or why there is nothing.
+def summarise_all_reduce(raw: dict[str, Any] | None, reason: str | None) -> dict[str, Any]:
+    """What `run_all_reduce` returned, as facts, or why there is nothing.
+
+    ``{ran, reason, verdict, explanation, python, gpus, arms, wrong, pairs_without_p2p}``.
 
     verdict: ok | wrong_values | hangs | fails (each with P2P as configured and not without it) | inconclusive (the
     control fails too) | None.
@@ -183,7 +186,7 @@ class _Arm:
             if all(code == 0 for code in codes):
                 return "finished", None, None
             time.sleep(0.1)
-        seen = signature()
+        seen = read_signature()
         stuck = [rank for rank, process in enumerate(self._processes) if process.poll() is None]
         where = describe_stuck(self._processes[stuck[0]].pid) if stuck else ""
         state = "hung" if self._end() else "left_behind"
@@ -211,8 +214,11 @@ class _Arm:
         return gone
 
     def _result(self, directory: str, failed: bool) -> dict[str, Any]:
-        """``{torch, nccl, sizes: {bytes: {wrong, first_wrong, latency_us, bus_bandwidth_gb_s, iterations}}, transports,
-        errors}``."""
+        """What one arm measured.
+
+        ``{torch, nccl, sizes: {bytes: {wrong, first_wrong, latency_us, bus_bandwidth_gb_s, iterations}}, transports,
+        errors}``.
+        """
         ranks: dict[int, str] = {}
         result: dict[str, Any] = {"torch": None, "nccl": None, "sizes": {}}
         for rank in range(self._gpus):
@@ -223,7 +229,7 @@ class _Arm:
                 else:
                     _merge(result["sizes"], message, self._gpus)
         logs = "\n".join(_text(path) for path in sorted(glob.glob(os.path.join(directory, "nccl.*"))))
-        result["transports"] = transports(logs, ranks)
+        result["transports"] = parse_transports(logs, ranks)
         result["warnings"] = sorted(
             {line.partition("NCCL WARN ")[2].strip() for line in logs.splitlines() if "NCCL WARN " in line}
         )[:KEPT_LINES]
@@ -234,8 +240,11 @@ class _Arm:
         return result
 
 
-def transports(log: str, ranks: dict[int, str]) -> dict[str, list[str]]:
-    """What NCCL says it uses for each directed pair, by PCI address: ``{"0000:01:00.0->0000:11:00.0": ["P2P/CUMEM"]}``."""
+def parse_transports(log: str, ranks: dict[int, str]) -> dict[str, list[str]]:
+    """What NCCL says it uses for each directed pair, by PCI address:
+
+    ``{"0000:01:00.0->0000:11:00.0": ["P2P/CUMEM"]}``.
+    """
     found: dict[str, set[str]] = {}
     for source, target, way in CHANNEL.findall(log):
         name = "%s->%s" % (ranks.get(int(source), source), ranks.get(int(target), target))

@@ -72,11 +72,11 @@ MISSING_LIBRARY_CAUSES = (
 )
 
 
-def of_code(code: int | None) -> list[str]:
+def explain_code(code: int | None) -> list[str]:
     return list(CAUSES.get(code or 0, ()))
 
 
-def normal_address(text: str) -> str:
+def normalise_address(text: str) -> str:
     """A PCI address in the kernel's form (`0000:01:00.0`) from nvidia-smi's (`00000000:01:00.0`)."""
     domain, _, rest = text.strip().lower().partition(":")
     try:
@@ -85,7 +85,7 @@ def normal_address(text: str) -> str:
         return text.strip().lower()
 
 
-def number(text: Any) -> float | None:
+def parse_number(text: Any) -> float | None:
     try:
         return float(text)
     except (TypeError, ValueError):

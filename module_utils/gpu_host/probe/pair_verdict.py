@@ -42,7 +42,7 @@ ALL_AT_ONCE_SHARE = (
 RUNGS = ("granted", "usable", "delivered", "fast")
 
 
-def least_bandwidth(
+def expect_bandwidth(
     path: str | None, ends: tuple[dict[str, Any], dict[str, Any]], nvlink_gb_s: float | None, in_guest: bool | None
 ) -> dict[str, Any]:
     """The least bandwidth that a healthy pair reaches: ``{gb_s, basis}``; gb_s None where nothing is known of the link.
@@ -80,7 +80,7 @@ def _slower_link(ends: tuple[dict[str, Any], dict[str, Any]]) -> tuple[float, st
     return min(found)
 
 
-def judge(pair: dict[str, Any], least: dict[str, Any]) -> dict[str, Any]:
+def judge_pair(pair: dict[str, Any], least: dict[str, Any]) -> dict[str, Any]:
     """``{verdict, failed_rung, reason}`` of one directed pair.
 
     verdict: ok | not_granted | not_usable | not_delivered | hung | staged | slow | error | unknown. `reason` is a
@@ -161,7 +161,7 @@ def _delivery_fault(delivered: dict[str, Any]) -> str:
     return ""
 
 
-def median(figures: dict[str, Any] | None, *names: str) -> float | None:
+def find_median(figures: dict[str, Any] | None, *names: str) -> float | None:
     """The median of the first figure that is there."""
     for name in names:
         value = ((figures or {}).get(name) or {}).get("median")
@@ -171,10 +171,10 @@ def median(figures: dict[str, Any] | None, *names: str) -> float | None:
 
 
 def _speed(pair: dict[str, Any], least: dict[str, Any]) -> dict[str, Any]:
-    latency = median(pair["latency_us"], "copy_12k_back_to_back")
-    control_latency = median(pair.get("control_latency_us"), "copy_12k_back_to_back")
-    rate = median(pair["bandwidth_gb_s"], "copy_alone", "copy")
-    control = median(pair["bandwidth_gb_s"], "control_copy")
+    latency = find_median(pair["latency_us"], "copy_12k_back_to_back")
+    control_latency = find_median(pair.get("control_latency_us"), "copy_12k_back_to_back")
+    rate = find_median(pair["bandwidth_gb_s"], "copy_alone", "copy")
+    control = find_median(pair["bandwidth_gb_s"], "control_copy")
     flag = pair["latency_us"].get("flag_round_trip") or {}
     if flag.get("no_answer"):
         return _verdict(

@@ -38,8 +38,10 @@ SIGNATURE_COMMAND = (
 
 
 class ProbeEvidence(LiveEvidence):
-    """The live host, on which the command `p2p_probe` runs the probe. A bundle holds its answer like that of any other
-    command."""
+    """The live host, on which the command `p2p_probe` runs the probe.
+
+    A bundle holds its answer like that of any other command.
+    """
 
     def __init__(self, options: dict[str, Any], limit_s: float, python: str = sys.executable) -> None:
         super().__init__()
@@ -109,8 +111,10 @@ class Probe:
         return self.raw
 
     def _blame(self, name: str, event: dict[str, Any]) -> set[str]:
-        """Note the fault where it belongs; what to leave alone from now on. A GPU that two pairs failed with is left
-        out itself."""
+        """Note the fault where it belongs; what to leave alone from now on.
+
+        A GPU that two pairs failed with is left out itself.
+        """
         fault = {**(event.get("error") or {}), "stage": event["stage"], "kind": event["kind"]}
         if "->" not in name:
             self.raw["devices"].get(name, {})["error"] = fault
@@ -252,7 +256,7 @@ class _Child:
         where = describe_stuck(pid)
         event = self._event(kind, "pid %d, %s" % (pid, where))
         if self._stage not in FIRST_STAGES:
-            event["gpus"] = signature()
+            event["gpus"] = read_signature()
         try:
             os.killpg(pid, signal.SIGKILL)
         except OSError:
@@ -265,16 +269,18 @@ class _Child:
         return event
 
 
-def signature() -> list[dict[str, Any]]:
-    """What tells a spinning GPU from a waiting host, now: ``[{pci_address, utilization_percent, power_w,
-    memory_used_mib}]``."""
+def read_signature() -> list[dict[str, Any]]:
+    """What tells a spinning GPU from a waiting host, now:
+
+    ``[{pci_address, utilization_percent, power_w, memory_used_mib}]``.
+    """
     answer = LiveEvidence().run(SIGNATURE_COMMAND, 10.0)
     rows = [[cell.strip() for cell in line.split(",")] for line in answer.text.splitlines()] if answer.ok else []
     names = ("utilization_percent", "power_w", "memory_used_mib")
     return [
         {
-            "pci_address": cuda_results.normal_address(row[0]),
-            **{name: cuda_results.number(cell) for name, cell in zip(names, row[1:])},
+            "pci_address": cuda_results.normalise_address(row[0]),
+            **{name: cuda_results.parse_number(cell) for name, cell in zip(names, row[1:])},
         }
         for row in rows
         if len(row) == 4

@@ -11,9 +11,11 @@ from ..pcie.pci_names import device_name
 Table = dict[str, dict[str, Any]]
 
 
-def gpus(evidence: Evidence, errors: Errors, devices: Table, guests: Table, ids: dict[str, str]) -> Table:
-    """Address -> {name, id, driver ("" none), numa_node, iommu_group, group_others, claimed_by [{vmid, type, name,
-    running, onboot}], vfio_at_boot}
+def list_gpus(evidence: Evidence, errors: Errors, devices: Table, guests: Table, ids: dict[str, str]) -> Table:
+    """Facts of the cards by address.
+
+    {name, id, driver ("" none), numa_node, iommu_group, group_others, claimed_by [{vmid, type, name, running, onboot}],
+    vfio_at_boot}
 
     `devices` are the detailed GPUs, `guests` all VMs and containers, `ids` what vfio-pci takes at boot
     (pve_host.vfio_ids).
@@ -45,7 +47,10 @@ def gpus(evidence: Evidence, errors: Errors, devices: Table, guests: Table, ids:
 
 
 def _group_others(evidence: Evidence, errors: Errors, address: str, group: str | None) -> list[str] | None:
-    """The other devices of the card's IOMMU group, without its own functions; None if unknown, empty without a group."""
+    """The other devices of the card's IOMMU group, without its own functions.
+
+    None if unknown, empty without a group.
+    """
     if group is None:
         return None
     if not group:
@@ -58,7 +63,7 @@ def _group_others(evidence: Evidence, errors: Errors, address: str, group: str |
     return [other for other in sorted(listing.entries) if other.rpartition(".")[0] != slot]
 
 
-def label(claim: dict[str, Any]) -> str:
+def label_claim(claim: dict[str, Any]) -> str:
     """`VM 101 "llm" (running)` for messages."""
     kind = "VM" if claim["type"] == "vm" else "container"
     state = (
@@ -78,13 +83,15 @@ def label(claim: dict[str, Any]) -> str:
 
 
 def claimed_twice(cards: Table) -> list[str]:
-    """Cards that two guests want at the same time. Containers may share one; a VM needs it alone. A guest that neither
-    runs nor starts at boot takes nothing from the others."""
+    """Cards that two guests want at the same time. Containers may share one; a VM needs it alone.
+
+    A guest that neither runs nor starts at boot takes nothing from the others.
+    """
     found = []
     for address, card in cards.items():
         active = [claim for claim in card["claimed_by"] if claim["running"] or claim["onboot"]]
         if len(active) > 1 and any(claim["type"] == "vm" for claim in active):
-            found.append("%s: %s" % (address, ", ".join(map(label, active))))
+            found.append("%s: %s" % (address, ", ".join(map(label_claim, active))))
     return found
 
 
@@ -96,15 +103,16 @@ def driver_conflicts(cards: Table) -> list[str]:
             if claim["type"] == "lxc" and (claim["running"] or claim["onboot"]):
                 if card["driver"] == "vfio-pci":
                     found.append(
-                        "%s is bound to vfio-pci, and %s needs the host's nvidia driver on it" % (address, label(claim))
+                        "%s is bound to vfio-pci, and %s needs the host's nvidia driver on it"
+                        % (address, label_claim(claim))
                     )
                 elif card["vfio_at_boot"]:
                     text = "%s goes to vfio-pci at the next boot (%s), and %s needs nvidia on it"
-                    found.append(text % (address, card["vfio_at_boot"], label(claim)))
+                    found.append(text % (address, card["vfio_at_boot"], label_claim(claim)))
             if claim["type"] == "vm" and claim["running"] and card["driver"] not in (None, "vfio-pci"):
                 found.append(
                     "%s is bound to %s although %s runs with it"
-                    % (address, card["driver"] or "no driver", label(claim))
+                    % (address, card["driver"] or "no driver", label_claim(claim))
                 )
     return found
 

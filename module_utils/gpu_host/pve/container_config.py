@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from .guest_config import GuestConfig, number, pending_changes, properties, truth
+from .guest_config import GuestConfig, parse_number, parse_properties, parse_truth, pending_changes
 
 _DEV = re.compile(r"dev([0-9]+)$")
 _RULE = re.compile(r"([abc])\s+(\*|\d+):(\*|\d+)\s+([rwm]+)")
@@ -22,22 +22,24 @@ REQUIRED_NODES = ("/dev/nvidiactl", "/dev/nvidia-uvm")
 GPU_KEYS = re.compile(r"(dev[0-9]+|features|unprivileged)$")
 
 
-def device(index: int, value: str) -> dict[str, Any]:
+def parse_device(index: int, value: str) -> dict[str, Any]:
     """A `devN` line: {key, path, mode, uid, gid, deny_write}."""
-    options = properties(value, "path")
+    options = parse_properties(value, "path")
     return {
         "key": "dev%d" % index,
         "path": options.get("path"),
         "mode": options.get("mode"),
-        "uid": number(options.get("uid")),
-        "gid": number(options.get("gid")),
-        "deny_write": truth(options.get("deny-write"), False),
+        "uid": parse_number(options.get("uid")),
+        "gid": parse_number(options.get("gid")),
+        "deny_write": parse_truth(options.get("deny-write"), False),
     }
 
 
-def rule(key: str, value: str) -> dict[str, Any] | None:
-    """A cgroup device rule: {key, type, major (None: any), minor (None: any), access, value}; None if it cannot be
-    read."""
+def parse_rule(key: str, value: str) -> dict[str, Any] | None:
+    """A cgroup device rule: {key, type, major (None: any), minor (None: any), access, value}.
+
+    None if it cannot be read.
+    """
     text = value.partition("#")[0].strip()
     match = _RULE.match(text)
     if not match:
@@ -47,12 +49,21 @@ def rule(key: str, value: str) -> dict[str, Any] | None:
             else None
         )
     kind, major, minor, access = match.groups()
-    return {"key": key, "type": kind, "major": number(major), "minor": number(minor), "access": access, "value": text}
+    return {
+        "key": key,
+        "type": kind,
+        "major": parse_number(major),
+        "minor": parse_number(minor),
+        "access": access,
+        "value": text,
+    }
 
 
-def mount(value: str) -> dict[str, Any] | None:
-    """An `lxc.mount.entry`, in the form of fstab: {source, target, options, optional, value}; None if it cannot be
-    read."""
+def parse_mount(value: str) -> dict[str, Any] | None:
+    """An `lxc.mount.entry`, in the form of fstab: {source, target, options, optional, value}.
+
+    None if it cannot be read.
+    """
     words = value.partition(" #")[0].split()
     if len(words) < 2:
         return None
@@ -66,9 +77,11 @@ def mount(value: str) -> dict[str, Any] | None:
     }
 
 
-def read(config: GuestConfig) -> dict[str, Any]:
-    """The facts of one configuration: what is in force now, and under `next_start` the same with the pending changes
-    applied."""
+def read_container(config: GuestConfig) -> dict[str, Any]:
+    """The facts of one configuration: what is in force now.
+
+    `next_start` holds the same with the pending changes applied.
+    """
     settings = config.current.settings()
     changed, deleted = pending_changes(config.pending)
     after = {key: value for key, value in settings.items() if key not in deleted}
@@ -77,8 +90,8 @@ def read(config: GuestConfig) -> dict[str, Any]:
     return {
         "type": "lxc",
         "name": settings.get("hostname"),
-        "template": truth(settings.get("template"), False),
-        "onboot": truth(settings.get("onboot"), False),
+        "template": parse_truth(settings.get("template"), False),
+        "onboot": parse_truth(settings.get("onboot"), False),
         "lock": settings.get("lock"),
         **_devices(settings, raw),
         "next_start": _devices(after, raw),
@@ -94,12 +107,14 @@ def _devices(settings: dict[str, str], raw: list[tuple[str, str]]) -> dict[str, 
         for match, value in ((_DEV.match(key), value) for key, value in settings.items())
         if match
     )
-    rules = [rule(key, value) for key, value in raw if key.startswith("lxc.cgroup") and key.endswith(".devices.allow")]
-    mounts = [mount(value) for key, value in raw if key == "lxc.mount.entry"]
-    devices = [device(index, value) for index, value in entries]
+    rules = [
+        parse_rule(key, value) for key, value in raw if key.startswith("lxc.cgroup") and key.endswith(".devices.allow")
+    ]
+    mounts = [parse_mount(value) for key, value in raw if key == "lxc.mount.entry"]
+    devices = [parse_device(index, value) for index, value in entries]
     return {
-        "unprivileged": truth(settings.get("unprivileged"), False),
-        "features": properties(settings.get("features", ""), "features"),
+        "unprivileged": parse_truth(settings.get("unprivileged"), False),
+        "features": parse_properties(settings.get("features", ""), "features"),
         "devices": devices,
         "rules": [item for item in rules if item is not None],
         "mounts": [item for item in mounts if item is not None],
@@ -132,7 +147,10 @@ def missing_nodes(nodes: dict[str, Any]) -> list[str]:
 
 
 def suggested_devices(devices: dict[str, Any]) -> list[str]:
-    """`-dev3 /dev/nvidia-uvm,mode=0666` for every node that comes by a mount or not at all, with numbers that are free."""
+    """`-dev3 /dev/nvidia-uvm,mode=0666` for every node that comes by a mount or not at all.
+
+    With numbers that are free.
+    """
     paths = [
         path
         for path, how in devices["nodes"].items()

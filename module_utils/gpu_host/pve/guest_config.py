@@ -88,7 +88,7 @@ class GuestConfig:
         return [section.name for section in self.sections if section.kind == SNAPSHOT]
 
 
-def parse(text: str) -> GuestConfig:
+def parse_config(text: str) -> GuestConfig:
     """Read a configuration; never raises, whatever the text."""
     sections = [Section(CURRENT)]
     for number, line in enumerate(_lines(text), start=1):
@@ -106,7 +106,7 @@ def parse(text: str) -> GuestConfig:
     return GuestConfig(sections)
 
 
-def render(config: GuestConfig) -> str:
+def render_config(config: GuestConfig) -> str:
     """The text of `config`, byte for byte what was parsed."""
     return "".join(line.text for line in _every_line(config))
 
@@ -140,9 +140,11 @@ def _kind(name: str) -> str:
     return SNAPSHOT if _SNAPSHOT_NAME.match(name) else UNKNOWN
 
 
-def properties(value: str, default_key: str) -> dict[str, str]:
-    """A property string such as `0000:01:00.0,pcie=1`: the part without `=` is the `default_key`'s; of a repeated key
-    the last."""
+def parse_properties(value: str, default_key: str) -> dict[str, str]:
+    """A property string such as `0000:01:00.0,pcie=1`: the part without `=` is the `default_key`'s.
+
+    Of a repeated key the last.
+    """
     result: dict[str, str] = {}
     for part in value.split(","):
         name, separator, rest = part.strip().partition("=")
@@ -153,7 +155,7 @@ def properties(value: str, default_key: str) -> dict[str, str]:
     return result
 
 
-def truth(value: str | None, default: bool | None = None) -> bool | None:
+def parse_truth(value: str | None, default: bool | None = None) -> bool | None:
     """A Proxmox boolean: 1, on, yes, true or 0, off, no, false; None for anything else."""
     if value is None:
         return default
@@ -169,13 +171,16 @@ def truth(value: str | None, default: bool | None = None) -> bool | None:
     }.get(value.strip().lower())
 
 
-def number(value: str | None) -> int | None:
+def parse_number(value: str | None) -> int | None:
     """A decimal number, else None."""
     return int(value) if value is not None and re.fullmatch(r"[0-9]{1,15}", value.strip()) else None
 
 
 def pending_changes(section: Section | None) -> tuple[dict[str, str], list[str]]:
-    """What a pending section will set, and the keys that it will remove (`delete: a,!b`; `!` marks a forced removal)."""
+    """What a pending section will set, and the keys that it will remove.
+
+    `delete: a,!b`; `!` marks a forced removal.
+    """
     if section is None:
         return {}, []
     settings = section.settings()

@@ -30,8 +30,10 @@ _OF_GPUS = re.compile(
 
 
 def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
-    """{loader: grub | systemd-boot, refresh: command that applies a change, source: file, live [], configured [],
-    to_come [], to_go []}
+    """Facts of the boot loader and of its command line.
+
+    {loader: grub | systemd-boot, refresh: command that applies a change, source: file, live [], configured [], to_come
+    [], to_go []}
 
     `to_come` are the parameters that the next boot adds, `to_go` those about GPUs that it drops; None where a side is
     unknown.
@@ -90,27 +92,31 @@ def _loader(live: list[str] | None, managed: bool | None, evidence: Evidence, er
 
 
 def grub_command_line(evidence: Evidence, errors: Errors) -> list[str] | None:
-    """The parameters that update-grub will write: GRUB_CMDLINE_LINUX, then GRUB_CMDLINE_LINUX_DEFAULT; None if
-    unreadable."""
+    """The parameters that update-grub will write: GRUB_CMDLINE_LINUX, then GRUB_CMDLINE_LINUX_DEFAULT.
+
+    None if unreadable.
+    """
     main = evidence.read(GRUB_FILE)
     if not main.ok:
         errors.unanswered(main)
         return None
-    variables = assignments(main.text, {})
+    variables = parse_assignments(main.text, {})
     directory = evidence.list(GRUB_DIRECTORY)
     for name in sorted(directory.entries):
         if name.endswith(".cfg"):
             reading = evidence.read("%s/%s" % (GRUB_DIRECTORY, name))
             errors.unanswered(reading)
-            variables = assignments(reading.text, variables)
+            variables = parse_assignments(reading.text, variables)
     return (
         "%s %s" % (variables.get("GRUB_CMDLINE_LINUX", ""), variables.get("GRUB_CMDLINE_LINUX_DEFAULT", ""))
     ).split()
 
 
-def assignments(text: str, before: dict[str, str]) -> dict[str, str]:
-    """The variables after a shell file of plain assignments; quotes, line breaks inside quotes, `$NAME` and `+=` are
-    understood."""
+def parse_assignments(text: str, before: dict[str, str]) -> dict[str, str]:
+    """The variables after a shell file of plain assignments.
+
+    Quotes, line breaks inside quotes, `$NAME` and `+=` are understood.
+    """
     variables = dict(before)
     position = 0
     while True:

@@ -1,5 +1,7 @@
-"""The Proxmox host's own side of its GPUs: driver, device numbers, nodes, what makes the nodes at boot, what hands
-cards to vfio."""
+"""The Proxmox host's own side of its GPUs.
+
+Driver, device numbers, nodes, what makes the nodes at boot, what hands cards to vfio.
+"""
 
 from __future__ import annotations
 
@@ -29,9 +31,11 @@ _VFIO_IDS_LIVE = re.compile(r"\bvfio[-_]pci\.ids=([0-9a-fA-F:,]+)")
 _MINOR = re.compile(r"^Device Minor:\s*(\d+)", re.M)
 
 
-def driver(evidence: Evidence, errors: Errors) -> dict[str, Any]:
-    """NVIDIA's driver on the host: {loaded, version, uvm_loaded, uvm_disable_hmm, majors {name: n}, nodes {path: {…}},
-    minors {address: n}}."""
+def read_driver(evidence: Evidence, errors: Errors) -> dict[str, Any]:
+    """NVIDIA's driver on the host:
+
+    {loaded, version, uvm_loaded, uvm_disable_hmm, majors {name: n}, nodes {path: {…}}, minors {address: n}}.
+    """
     version = evidence.read("/sys/module/nvidia/version")
     errors.unanswered(version, absent_is_fine=True)
     hmm = evidence.read("/sys/module/nvidia_uvm/parameters/uvm_disable_hmm")
@@ -44,7 +48,7 @@ def driver(evidence: Evidence, errors: Errors) -> dict[str, Any]:
         "uvm_loaded": True if uvm.ok else (False if uvm.status == ABSENT else None),
         "uvm_disable_hmm": {"Y": True, "1": True, "N": False, "0": False}.get(hmm.text.strip()) if hmm.ok else None,
         "majors": character_majors(devices.text) if devices.ok else None,
-        "nodes": nodes(evidence, "/dev", errors),
+        "nodes": read_nodes(evidence, "/dev", errors),
         "minors": _minors(evidence),
     }
 
@@ -60,9 +64,11 @@ def character_majors(text: str) -> dict[str, int]:
     return result
 
 
-def nodes(evidence: Evidence, directory: str, errors: Errors) -> dict[str, dict[str, Any]] | None:
-    """NVIDIA's device nodes below a /dev: {path as seen inside: {kind, major, minor, mode}}; None if it cannot be
-    listed."""
+def read_nodes(evidence: Evidence, directory: str, errors: Errors) -> dict[str, dict[str, Any]] | None:
+    """NVIDIA's device nodes below a /dev: {path as seen inside: {kind, major, minor, mode}}.
+
+    None if it cannot be listed.
+    """
     listing = evidence.list(directory)
     if not listing.ok:
         errors.unanswered(listing)
@@ -91,7 +97,7 @@ def _minors(evidence: Evidence) -> dict[str, int]:
     return result
 
 
-def at_boot(evidence: Evidence, errors: Errors) -> dict[str, Any]:
+def find_nodes_at_boot(evidence: Evidence, errors: Errors) -> dict[str, Any]:
     """What makes NVIDIA's nodes exist before Proxmox starts its guests.
 
     {modules {nvidia: file | None, nvidia_uvm: file | None}, makers [{path, kind: unit | udev, enabled, before_guests,

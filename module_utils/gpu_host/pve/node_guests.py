@@ -1,4 +1,7 @@
-"""All guests of a Proxmox node: their configurations, resolved against the node's PCI devices, and what runs of them."""
+"""All guests of a Proxmox node.
+
+Their configurations, resolved against the node's PCI devices, and what runs of them.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ MAPPING_FILE = "/etc/pve/mapping/pci.cfg"
 _NAME = re.compile(r"([0-9]{1,9})\.conf$")
 
 
-def vms(
+def read_vms(
     evidence: Evidence, errors: Errors, node: str | None, devices: dict[str, dict[str, Any]] | None
 ) -> dict[str, dict[str, Any]] | None:
     """VMID -> facts of pve_vm.read plus what its devices are here; of a VM without PCI devices only name and type.
@@ -32,7 +35,7 @@ def vms(
     mapping: dict[str, list[dict[str, Any]]] | None = None
     result: dict[str, dict[str, Any]] = {}
     for vmid, path, config in _configurations(evidence, errors, VM_DIRECTORY, sorted(listing.entries)):
-        facts = vm_config.read(config)
+        facts = vm_config.read_vm(config)
         entries = facts["hostpci"] + facts["next_start"]["hostpci"]
         if not entries:
             result[vmid] = {"type": "vm", "name": facts["name"], "gpus": [], "claims": [], "gpu_count": 0}
@@ -40,9 +43,9 @@ def vms(
         if mapping is None and any(entry["mapping"] for entry in entries):
             reading = evidence.read(MAPPING_FILE)
             errors.unanswered(reading)
-            mapping = pci_mapping.parse(reading.text)
+            mapping = pci_mapping.parse_mappings(reading.text)
         for entry in entries:
-            resolve(entry, mapping or {}, node, devices)
+            resolve_devices(entry, mapping or {}, node, devices)
         result[vmid] = {
             **facts,
             **_vm_state(evidence, errors, vmid, facts),
@@ -65,21 +68,22 @@ def _configurations(
         path = "%s/%s" % (directory, name)
         reading = evidence.read(path)
         if reading.ok:
-            found.append((match.group(1), path, guest_config.parse(reading.text)))
+            found.append((match.group(1), path, guest_config.parse_config(reading.text)))
         else:
             errors.unanswered(reading)
     return found
 
 
-def resolve(
+def resolve_devices(
     entry: dict[str, Any],
     mapping: dict[str, list[dict[str, Any]]],
     node: str | None,
     devices: dict[str, dict[str, Any]] | None,
 ) -> None:
-    """Add to a hostpci entry: `addresses` (every function; of a mapping every alternative), `gpus`, `qemu_id`,
-    `alternatives`
-    (how many devices a mapping leaves Proxmox to choose from) and `with_pcie`, the value as it should be on Q35.
+    """Add to a hostpci entry:
+
+    `addresses` (every function; of a mapping every alternative), `gpus`, `qemu_id`, `alternatives` (how many devices a
+    mapping leaves Proxmox to choose from) and `with_pcie`, the value as it should be on Q35.
 
     `gpus` is None where it cannot be known; `qemu_id` is None where QEMU gets several functions, which it names
     hostpciN.0, hostpciN.1 …: `-set` cannot address those.
@@ -134,9 +138,11 @@ def _vm_state(evidence: Evidence, errors: Errors, vmid: str, facts: dict[str, An
     if process is not None and not process.ok and process.status != ABSENT:
         errors.unanswered(process)
         return state
-    state["qemu"] = qemu_process.parse(process.data or b"", vmid) if process is not None else None
+    state["qemu"] = qemu_process.parse_process(process.data or b"", vmid) if process is not None else None
     state["running"] = state["qemu"] is not None
-    state["restart_pending"] = qemu_process.differences(facts["next_start"], state["qemu"]) if state["qemu"] else []
+    state["restart_pending"] = (
+        qemu_process.find_differences(facts["next_start"], state["qemu"]) if state["qemu"] else []
+    )
     return state
 
 
@@ -158,8 +164,10 @@ def _vm_devices(hardware: dict[str, Any], devices: dict[str, dict[str, Any]] | N
 
 
 def _claims(vm: dict[str, Any], devices: dict[str, dict[str, Any]] | None) -> list[str]:
-    """The GPUs that a VM holds, if it runs; else those that it will take for certain (a mapping leaves Proxmox the
-    choice)."""
+    """The GPUs that a VM holds, if it runs.
+
+    Else those that it will take for certain (a mapping leaves Proxmox the choice).
+    """
     if vm["qemu"] is not None:
         addresses = {str(device["address"]).lower() for device in vm["qemu"]["devices"].values()}
     else:
@@ -201,8 +209,10 @@ def clique_faults(hardware: dict[str, Any], gpu_entries: list[dict[str, Any]]) -
 
 
 def _window(gpus: list[str], devices: dict[str, dict[str, Any]] | None) -> int | None:
-    """MiB of 64-bit address space that the BARs of these cards need, each aligned to its own size; None if a size is
-    unknown."""
+    """MiB of 64-bit address space that the BARs of these cards need, each aligned to its own size.
+
+    None if a size is unknown.
+    """
     total = 0.0
     for address in gpus:
         bars = (devices or {}).get(address, {}).get("bars")
@@ -215,9 +225,10 @@ def _window(gpus: list[str], devices: dict[str, dict[str, Any]] | None) -> int |
     return int(total)
 
 
-def containers(evidence: Evidence, errors: Errors, driver: dict[str, Any]) -> dict[str, dict[str, Any]] | None:
-    """CTID -> facts of pve_lxc.read plus what the host knows of its nodes; of a container without GPU nodes only name
-    and type.
+def read_containers(evidence: Evidence, errors: Errors, driver: dict[str, Any]) -> dict[str, dict[str, Any]] | None:
+    """CTID -> facts of pve_lxc.read plus what the host knows of its nodes.
+
+    Of a container without GPU nodes only name and type.
 
     Beyond pve_lxc.read: `gpus` [addresses, or nodes that the driver does not know], `gpu_count`,
     `claims`, `running`, `live_nodes`, `missing_nodes`, `suggested_devices`, `stale_rules`,
@@ -230,7 +241,7 @@ def containers(evidence: Evidence, errors: Errors, driver: dict[str, Any]) -> di
         return {} if listing.status == ABSENT else None
     result: dict[str, dict[str, Any]] = {}
     for ctid, path, config in _configurations(evidence, errors, CT_DIRECTORY, sorted(listing.entries)):
-        facts = container_config.read(config)
+        facts = container_config.read_container(config)
         if not facts["nodes"] and not facts["next_start"]["nodes"]:
             result[ctid] = {"type": "lxc", "name": facts["name"], "gpus": [], "claims": [], "gpu_count": 0}
             continue
@@ -251,7 +262,7 @@ def _container_state(evidence: Evidence, errors: Errors, ctid: str) -> dict[str,
     state = re.search(r"^State:\s*(\w+)", info.text, re.M)
     pid = re.search(r"^PID:\s*(\d+)", info.text, re.M)
     running = None if state is None else state.group(1) == "RUNNING"
-    live = node_driver.nodes(evidence, "/proc/%s/root/dev" % pid.group(1), errors) if running and pid else None
+    live = node_driver.read_nodes(evidence, "/proc/%s/root/dev" % pid.group(1), errors) if running and pid else None
     return {"running": running, "live_nodes": live}
 
 

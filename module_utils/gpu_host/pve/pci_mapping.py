@@ -1,17 +1,21 @@
-"""PCI resource mappings of a Proxmox cluster, /etc/pve/mapping/pci.cfg: which device a name stands for on which node."""
+"""PCI resource mappings of a Proxmox cluster, /etc/pve/mapping/pci.cfg.
+
+Which device a name stands for on which node.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
-from .guest_config import properties
-from .vm_config import address
+from .guest_config import parse_properties
+from .vm_config import parse_address
 
 
-def parse(text: str) -> dict[str, list[dict[str, Any]]]:
-    """Name -> its maps, [{node, devices [{slot, function, address}], id, subsystem_id, iommu_group}]. Several maps of
-    one
-    node are alternatives: Proxmox takes the first that is free. What is not a map is ignored."""
+def parse_mappings(text: str) -> dict[str, list[dict[str, Any]]]:
+    """Name -> its maps, [{node, devices [{slot, function, address}], id, subsystem_id, iommu_group}].
+
+    Several maps of one node are alternatives: Proxmox takes the first that is free. What is not a map is ignored.
+    """
     result: dict[str, list[dict[str, Any]]] = {}
     name = None
     for line in text.splitlines():
@@ -28,10 +32,10 @@ def parse(text: str) -> dict[str, list[dict[str, Any]]]:
 
 
 def _map(value: str) -> dict[str, Any]:
-    options = properties(value, "path")
+    options = parse_properties(value, "path")
     devices = []
     for part in options.get("path", "").split(";"):
-        found = address(part)
+        found = parse_address(part)
         if found:
             place, function = found
             devices.append(

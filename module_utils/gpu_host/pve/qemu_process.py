@@ -6,13 +6,13 @@ import json
 import re
 from typing import Any
 
-from .guest_config import properties
+from .guest_config import parse_properties
 from .vm_config import args_facts, chipset_of
 
 _DEVICE_ID = re.compile(r"hostpci(\d+)(?:\.\d+)?$")
 
 
-def parse(cmdline: bytes, vmid: str) -> dict[str, Any] | None:
+def parse_process(cmdline: bytes, vmid: str) -> dict[str, Any] | None:
     """Facts of a NUL-separated command line, None if it is not the QEMU of this VM (a stale pid file, a reused pid).
 
     {machine_type, chipset, devices {id: {address, slot, bus, pcie}}, cliques, hides_hypervisor, address_window_mib,
@@ -26,7 +26,7 @@ def parse(cmdline: bytes, vmid: str) -> dict[str, Any] | None:
     devices: dict[str, dict[str, Any]] = {}
     for option, value in options:
         if option in ("-machine", "-M"):
-            machine_type = properties(value, "type").get("type", machine_type)
+            machine_type = parse_properties(value, "type").get("type", machine_type)
         elif option == "-cpu":
             cpu = value.partition(",")[0]
         elif option == "-device":
@@ -61,12 +61,14 @@ def _device(value: str) -> dict[str, str]:
         except ValueError:
             return {}
         return {key: str(item) for key, item in decoded.items()} if isinstance(decoded, dict) else {}
-    return properties(value, "driver")
+    return parse_properties(value, "driver")
 
 
-def differences(vm: dict[str, Any], running: dict[str, Any]) -> list[str]:
-    """What of the configuration (facts of pve_vm.read) the running process does not show yet: each needs a stop and a
-    start."""
+def find_differences(vm: dict[str, Any], running: dict[str, Any]) -> list[str]:
+    """What of the configuration (facts of vm_config.py) the running process does not show yet.
+
+    Each needs a stop and a start.
+    """
     found = []
     wanted = vm["machine"]["chipset"]
     if wanted and running["chipset"] and wanted != running["chipset"]:

@@ -9,7 +9,7 @@ import re
 import shlex
 from typing import Any
 
-from .guest_config import GuestConfig, number, pending_changes, properties, truth
+from .guest_config import GuestConfig, parse_number, parse_properties, parse_truth, pending_changes
 
 _ADDRESS = re.compile(r"(?:([0-9a-f]{4,8}):)?([0-9a-f]{2}):([0-9a-f]{2})(?:\.([0-7]))?$", re.I)
 _HOSTPCI = re.compile(r"hostpci([0-9]+)$")
@@ -22,9 +22,11 @@ ID_OVERRIDES = ("vendor-id", "device-id", "sub-vendor-id", "sub-device-id")
 GPU_KEYS = re.compile(r"(machine|bios|cpu|args|numa[0-9]*|hugepages|hostpci[0-9]+|arch)$")
 
 
-def address(text: str) -> tuple[str, int | None] | None:
-    """`01:00.0` or `0000:01:00` -> (slot in the kernel's form `0000:01:00`, function or None for all); None if it is
-    none."""
+def parse_address(text: str) -> tuple[str, int | None] | None:
+    """`01:00.0` or `0000:01:00` -> (slot in the kernel's form `0000:01:00`, function or None for all).
+
+    None if it is none.
+    """
     match = _ADDRESS.match(text.strip())
     if not match:
         return None
@@ -34,9 +36,9 @@ def address(text: str) -> tuple[str, int | None] | None:
     )
 
 
-def machine(value: str | None, arch: str | None = None) -> dict[str, Any]:
+def parse_machine(value: str | None, arch: str | None = None) -> dict[str, Any]:
     """{value, chipset: i440fx | q35 | virt | None, version, viommu}; `value` None is the default."""
-    options = properties(value or "", "type")
+    options = parse_properties(value or "", "type")
     kind = options.get("type")
     chipset: str | None
     if kind is None:
@@ -62,29 +64,31 @@ def chipset_of(kind: str) -> str | None:
     return "virt" if bare == "virt" or bare.startswith("virt-") else None
 
 
-def cpu(value: str | None) -> dict[str, Any]:
-    """{value, type, hidden, phys_bits: number | "host" | None}; without a `cpu` line the type is Proxmox's default
-    kvm64."""
-    options = properties(value or "", "cputype")
+def parse_cpu(value: str | None) -> dict[str, Any]:
+    """{value, type, hidden, phys_bits: number | "host" | None}.
+
+    Without a `cpu` line the type is Proxmox's default kvm64.
+    """
+    options = parse_properties(value or "", "cputype")
     bits = options.get("phys-bits")
     return {
         "value": value,
         "type": options.get("cputype", "kvm64"),
-        "hidden": truth(options.get("hidden"), None if "hidden" not in options else False),
-        "phys_bits": bits if bits == "host" else number(bits),
+        "hidden": parse_truth(options.get("hidden"), None if "hidden" not in options else False),
+        "phys_bits": bits if bits == "host" else parse_number(bits),
     }
 
 
-def hostpci(slot: int, value: str) -> dict[str, Any]:
+def parse_hostpci(slot: int, value: str) -> dict[str, Any]:
     """One `hostpciN` line.
 
     `devices` are the addresses that it names: {slot, function (None: all functions), address (None without function)}.
     With `mapping` they are not in the line and come from the mapping file. `problem` says what is wrong with the line.
     """
-    options = properties(value, "host")
+    options = parse_properties(value, "host")
     devices, problems = [], []
     for part in filter(None, options.get("host", "").split(";")):
-        found = address(part)
+        found = parse_address(part)
         if found is None:
             problems.append("%r is not a PCI address" % part)
             continue
@@ -102,10 +106,10 @@ def hostpci(slot: int, value: str) -> dict[str, Any]:
         "value": value,
         "mapping": options.get("mapping"),
         "mdev": options.get("mdev"),
-        "pcie": truth(options.get("pcie"), False),
-        "x_vga": truth(options.get("x-vga"), False),
-        "legacy_igd": truth(options.get("legacy-igd"), False),
-        "rombar": truth(options.get("rombar"), True),
+        "pcie": parse_truth(options.get("pcie"), False),
+        "x_vga": parse_truth(options.get("x-vga"), False),
+        "legacy_igd": parse_truth(options.get("legacy-igd"), False),
+        "rombar": parse_truth(options.get("rombar"), True),
         "romfile": options.get("romfile"),
         "id_overrides": {name: options[name] for name in ID_OVERRIDES if name in options},
         "devices": devices,
@@ -153,7 +157,7 @@ def _mib(amount: str, unit: str) -> int | None:
         return None
 
 
-def effective(config: GuestConfig) -> dict[str, str]:
+def apply_pending(config: GuestConfig) -> dict[str, str]:
     """The settings of the next start: the current ones with the pending changes applied."""
     settings = config.current.settings()
     changed, deleted = pending_changes(config.pending)
@@ -163,20 +167,21 @@ def effective(config: GuestConfig) -> dict[str, str]:
     return settings
 
 
-def read(config: GuestConfig) -> dict[str, Any]:
-    """The facts of one configuration: what is in force now, and under `next_start` the same keys with the pending
-    changes
-    applied (equal where nothing is pending)."""
+def read_vm(config: GuestConfig) -> dict[str, Any]:
+    """The facts of one configuration: what is in force now.
+
+    `next_start` holds the same keys with the pending changes applied (equal where nothing is pending).
+    """
     changed, deleted = pending_changes(config.pending)
     current = config.current.settings()
     return {
         "type": "vm",
         "name": current.get("name"),
-        "template": truth(current.get("template"), False),
-        "onboot": truth(current.get("onboot"), False),
+        "template": parse_truth(current.get("template"), False),
+        "onboot": parse_truth(current.get("onboot"), False),
         "lock": current.get("lock"),
         **_hardware(current),
-        "next_start": _hardware(effective(config)),
+        "next_start": _hardware(apply_pending(config)),
         "pending": sorted(set(changed) | set(deleted)),
         "pending_gpu_keys": sorted(key for key in set(changed) | set(deleted) if GPU_KEYS.match(key)),
         "snapshots": len(config.snapshots),
@@ -185,17 +190,17 @@ def read(config: GuestConfig) -> dict[str, Any]:
 
 def _hardware(settings: dict[str, str]) -> dict[str, Any]:
     """What the guest sees with these settings."""
-    memory = properties(settings.get("memory", "512"), "current")
+    memory = parse_properties(settings.get("memory", "512"), "current")
     extra = args_facts(split_args(settings.get("args", "")))
     entries = sorted(
         (int(match.group(1)), value)
         for match, value in ((_HOSTPCI.match(key), value) for key, value in settings.items())
         if match
     )
-    devices = [hostpci(slot, value) for slot, value in entries]
-    processor = cpu(settings.get("cpu"))
+    devices = [parse_hostpci(slot, value) for slot, value in entries]
+    processor = parse_cpu(settings.get("cpu"))
     return {
-        "machine": machine(settings.get("machine"), settings.get("arch")),
+        "machine": parse_machine(settings.get("machine"), settings.get("arch")),
         "bios": settings.get("bios", "seabios"),
         "cpu": processor,
         # Hidden by the setting, by a hand-written -cpu, or by x-vga=1, which implies it unless `hidden` is set.
@@ -207,10 +212,10 @@ def _hardware(settings: dict[str, str]) -> dict[str, Any]:
         "args": settings.get("args"),
         "cliques": extra["cliques"],
         "address_window_mib": extra["address_window_mib"],
-        "memory_mib": number(memory.get("current")),
-        "balloon_mib": number(settings.get("balloon")),
+        "memory_mib": parse_number(memory.get("current")),
+        "balloon_mib": parse_number(settings.get("balloon")),
         "hugepages": settings.get("hugepages"),
-        "numa": truth(settings.get("numa"), False),
+        "numa": parse_truth(settings.get("numa"), False),
         "affinity": settings.get("affinity"),
         "hostpci": devices,
     }

@@ -1,5 +1,6 @@
-"""What stands out among the GPUs: lists of the ones that are slowed, lost, dirty and so on, for checks that only ask
-"is it empty?".
+"""What stands out among the GPUs, for checks that only ask "is it empty?".
+
+Lists of the ones that are slowed, lost, dirty and so on.
 
 Every list is None (unknown) when no GPU offends but one of them could not be judged, or a GPU is missing from the
 output: only a look at every GPU makes an empty list. Lost GPUs stand in ``lost`` alone and are not judged elsewhere.
@@ -25,12 +26,12 @@ def known_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def label(address: str, index: int | None) -> str:
+def label_gpu(address: str, index: int | None) -> str:
     """What a person calls the GPU: its index of nvidia-smi, where that is known, and its address."""
     return "GPU at %s" % address if index is None else "GPU %s (%s)" % (index, address)
 
 
-def offending(
+def list_offenders(
     devices: dict[str, Facts] | None, whole: bool, judge: Callable[[Facts], Verdict]
 ) -> list[dict[str, Any]] | None:
     """``[{address, index, label, …details}]`` of the GPUs that `judge` objects to; None as the module's text says."""
@@ -44,14 +45,15 @@ def offending(
         if verdict is None:
             unsure = True
         elif verdict is not False:
-            named = {"address": where, "index": facts["index"], "label": label(where, facts["index"])}
+            named = {"address": where, "index": facts["index"], "label": label_gpu(where, facts["index"])}
             found.append({**named, **(verdict if isinstance(verdict, dict) else {})})
     return found if found or not unsure else None
 
 
-def findings(devices: dict[str, Facts] | None, whole: bool) -> dict[str, Any]:
-    """Every computed list, by name; the same names always. Each entry has ``address``, ``index``, ``label`` and what is
-    named here.
+def find_offenders(devices: dict[str, Facts] | None, whole: bool) -> dict[str, Any]:
+    """Every computed list, by name; the same names always.
+
+    Each entry has ``address``, ``index``, ``label`` and what is named here.
 
     - ``recovery_needed`` (`action`), ``ecc_errors`` (`uncorrectable`, …), ``ecc_change_pending`` (`current`,
       `pending`),
@@ -71,13 +73,15 @@ def findings(devices: dict[str, Facts] | None, whole: bool) -> dict[str, Any]:
     ``link_width_lowest``, ``link_generation_max_lowest``. ``loaded``: addresses under load. ``idle``; ``busy``:
     ``[{address, index, reason}]``.
     """
-    lists = {name: offending(devices, whole, judge) for name, judge in _JUDGES.items()}
+    lists = {name: list_offenders(devices, whole, judge) for name, judge in _JUDGES.items()}
     return {**lists, **_spread(devices, whole), **_use(devices, whole)}
 
 
 def _spread(devices: dict[str, Facts] | None, whole: bool) -> dict[str, Any]:
-    """Distinct values over all GPUs (None where unknown for one), and what kind of judgement the driver's output
-    allows."""
+    """Distinct values over all GPUs (None where unknown for one).
+
+    And what kind of judgement the driver's output allows.
+    """
     alive = [facts for facts in (devices or {}).values() if not facts["lost"]]
 
     def values(name: str) -> list[Any] | None:
@@ -127,8 +131,10 @@ def _lowest(alive: list[Facts], name: str, whole: bool) -> Any:
 
 
 def _reported(alive: list[Facts], *names: str) -> bool | None:
-    """Whether a GPU shows a value, or an unreadable one, in one of `names`; False if all say N/A or the driver lacks
-    the field."""
+    """Whether a GPU shows a value, or an unreadable one, in one of `names`.
+
+    False if all say N/A or the driver lacks the field.
+    """
     if not alive:
         return None
     return any(facts[name] not in (None, NOT_APPLICABLE) for facts in alive for name in names)

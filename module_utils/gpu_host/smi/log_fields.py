@@ -12,13 +12,13 @@ from typing import Any, Callable
 from . import smi_values
 from .log_tree import Node
 
-_WORD: Callable[[Any], Any] = smi_values.word
-_YES: Callable[[Any], Any] = smi_values.boolean
-_PLAIN: Callable[[Any], Any] = smi_values.number
+_WORD: Callable[[Any], Any] = smi_values.parse_word
+_YES: Callable[[Any], Any] = smi_values.parse_boolean
+_PLAIN: Callable[[Any], Any] = smi_values.parse_number
 
 
 def _unit(unit: str) -> Callable[[Any], Any]:
-    return lambda text: smi_values.number(text, unit)
+    return lambda text: smi_values.parse_number(text, unit)
 
 
 _MIB, _WATT, _CELSIUS, _PERCENT, _MHZ, _LANES, _US = (_unit(unit) for unit in ("MiB", "W", "C", "%", "MHz", "x", "us"))
@@ -28,8 +28,10 @@ _LINK, _LINK_TEXT = "pci/pci_gpu_link_info/", "pci/gpu link info/"
 
 
 def _ceiling(name: str) -> tuple[str, str]:
-    """Driver 610 moved the limits one level down, into "GPU Ceiling Power Limit" (the XML name after that of the text
-    form)."""
+    """Driver 610 moved the limits one level down, into "GPU Ceiling Power Limit".
+
+    That is the name of the XML after that of the text form.
+    """
     xml = "_" in name
     section = _GPU_POWER if xml else _GPU_POWER_TEXT
     return section + name, section + ("gpu_ceiling_power_limit/" if xml else "gpu ceiling power limit/") + name
@@ -188,17 +190,17 @@ _FILLED_APART = (
 )
 
 
-def empty() -> dict[str, Any]:
+def make_empty_device() -> dict[str, Any]:
     """A GPU of which nothing is known: every key of ``device``."""
     facts: dict[str, Any] = dict.fromkeys((*_FILLED_APART, *_FIELDS))
     facts["lost"] = False
     return facts
 
 
-def device(gpu: Node, form: str) -> dict[str, Any]:
+def read_device(gpu: Node, form: str) -> dict[str, Any]:
     """The facts of one ``<gpu>`` block; `form` is ``xml`` or ``text``."""
     xml = form == "xml"
-    facts = empty()
+    facts = make_empty_device()
     texts = gpu.flat()
     for name, (read, in_xml, in_text) in _FIELDS.items():
         path = next((path for path in (in_xml if xml else in_text) if path in texts), None)
@@ -215,14 +217,14 @@ def device(gpu: Node, form: str) -> dict[str, Any]:
     return facts
 
 
-def location(gpu: Node, form: str) -> str | None:
+def read_location(gpu: Node, form: str) -> str | None:
     """The PCI address of a block."""
-    return smi_values.address(gpu.text("id")) or smi_values.address(
+    return smi_values.parse_address(gpu.text("id")) or smi_values.parse_address(
         gpu.text("pci/pci_bus_id" if form == "xml" else "pci/bus id")
     )
 
 
-def unreadable(gpu: Node, form: str) -> list[tuple[str, str]]:
+def list_unreadable(gpu: Node, form: str) -> list[tuple[str, str]]:
     """(element, word) for each element that is read and holds one of NVML's error strings instead of a value."""
     texts = gpu.flat()
     found = []
@@ -234,8 +236,10 @@ def unreadable(gpu: Node, form: str) -> list[tuple[str, str]]:
 
 
 def _reasons(gpu: Node, xml: bool) -> list[str] | str | None:
-    """Names of the active clock event reasons as NVML spells them (``hw_slowdown``); None where the hardware's are not
-    readable."""
+    """Names of the active clock event reasons as NVML spells them (``hw_slowdown``).
+
+    None where the hardware's are not readable.
+    """
     for section in (
         ("clocks_event_reasons", "clocks_throttle_reasons")
         if xml
@@ -246,7 +250,7 @@ def _reasons(gpu: Node, xml: bool) -> list[str] | str | None:
             continue
         if smi_values.is_not_applicable(node.value):
             return smi_values.NOT_APPLICABLE
-        states = {_reason_name(entry.name): smi_values.boolean(entry.value) for entry in node.below()}
+        states = {_reason_name(entry.name): smi_values.parse_boolean(entry.value) for entry in node.below()}
         active = [name for name, state in states.items() if state is True]
         return active if active or states.get("hw_slowdown") is not None else None
     return None
@@ -269,8 +273,9 @@ def _remapped_rows(gpu: Node, xml: bool) -> dict[str, Any] | str | None:
 
 
 def _ecc(node: Node | None) -> dict[str, Any] | None:
-    """``{correctable, uncorrectable}`` summed over the memories; ``"n/a"`` if no counter applies; None if one is
-    unknown.
+    """``{correctable, uncorrectable}`` summed over the memories; ``"n/a"`` if no counter applies.
+
+    None if one is unknown.
 
     Ampere and later count SRAM and DRAM; before that there were single bit and double bit totals.
     """
@@ -279,7 +284,7 @@ def _ecc(node: Node | None) -> dict[str, Any] | None:
     totals: dict[str, Any] = {"correctable": smi_values.NOT_APPLICABLE, "uncorrectable": smi_values.NOT_APPLICABLE}
     for entry in node.below():
         kind = _ecc_kind(node, entry)
-        count = smi_values.number(entry.value)
+        count = smi_values.parse_number(entry.value)
         if kind is None or totals[kind] is None or count == smi_values.NOT_APPLICABLE:
             continue
         if not isinstance(count, int):
@@ -305,8 +310,10 @@ def _ecc_kind(node: Node, entry: Node) -> str | None:
 
 
 def _processes(gpu: Node, xml: bool) -> list[dict[str, Any]] | None:
-    """``{pid, type, name, memory_mib}`` of each; None if the list is not there. `type` is C, G, C+G or M as nvidia-smi
-    has it."""
+    """``{pid, type, name, memory_mib}`` of each; None if the list is not there.
+
+    `type` is C, G, C+G or M as nvidia-smi has it.
+    """
     section = gpu.find("processes")
     if section is None or (not section.children and section.value.strip().lower() not in ("", "none")):
         return None
@@ -315,13 +322,13 @@ def _processes(gpu: Node, xml: bool) -> list[dict[str, Any]] | None:
     found = []
     for entry in entries:
         kind, name, memory = (entry.text(path) for path in names)
-        pid = smi_values.whole(entry.text("pid") if xml else entry.value)
+        pid = smi_values.parse_whole(entry.text("pid") if xml else entry.value)
         found.append(
             {
                 "pid": pid,
-                "type": smi_values.word(kind),
-                "name": smi_values.word(name),
-                "memory_mib": smi_values.number(memory, "MiB"),
+                "type": smi_values.parse_word(kind),
+                "name": smi_values.parse_word(name),
+                "memory_mib": smi_values.parse_number(memory, "MiB"),
             }
         )
     return found

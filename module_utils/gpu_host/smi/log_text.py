@@ -1,12 +1,14 @@
-"""``nvidia-smi -q`` as text: indented ``Key : value`` lines. The column of the colon differs by driver; nothing depends
-on it."""
+"""``nvidia-smi -q`` as text: indented ``Key : value`` lines.
+
+The column of the colon differs by driver; nothing depends on it.
+"""
 
 from __future__ import annotations
 
 import re
 
 from . import smi_values
-from .log_tree import Log, Node, choose
+from .log_tree import Log, Node, choose_log
 
 _MARK = "NVSMI LOG"
 _GPU = re.compile(r"GPU (?P<id>[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7])\s*")
@@ -15,13 +17,13 @@ _LINES_LIMIT = 400_000
 _LOGS_LIMIT = 8
 
 
-def parse(data: bytes) -> Log | None:
+def parse_log_text(data: bytes) -> Log | None:
     """The log in `data`, or None if it holds none. Never raises; what is wrong stands in ``problems``."""
-    text = smi_values.plain(data.decode("utf-8", "replace"))
+    text = smi_values.strip_codes(data.decode("utf-8", "replace"))
     pieces = text.split(_MARK)[1:] if _MARK in text else [text]
     logs = [_parse_one(piece) for piece in pieces[-_LOGS_LIMIT:]]
     logs = [log for log in logs if log.attached is not None or log.gpus]
-    return choose(logs) if logs else None
+    return choose_log(logs) if logs else None
 
 
 def _parse_one(text: str) -> Log:
@@ -45,9 +47,9 @@ def _parse_one(text: str) -> Log:
         node = Node(" ".join(pair.group("key").lower().split()), pair.group("value") or "")
         stack[-1][1].children.append(node)
         stack.append((indent, node))
-    log.attached = smi_values.whole(head.text("attached gpus"))
-    log.driver_version = smi_values.version(head.text("driver version", "kmd version"))
-    log.cuda_version = smi_values.version(head.text("cuda version", "cuda umd version"))
+    log.attached = smi_values.parse_whole(head.text("attached gpus"))
+    log.driver_version = smi_values.parse_version(head.text("driver version", "kmd version"))
+    log.cuda_version = smi_values.parse_version(head.text("cuda version", "cuda umd version"))
     # The list of processes is the last section that every driver prints: a block without it was cut off.
     log.closed = bool(log.gpus) and all(gpu.find("processes") is not None for gpu in log.gpus)
     if log.gpus and not log.closed:

@@ -1,5 +1,7 @@
-"""One log of ``nvidia-smi -q``, whichever way it was printed: a small tree for each GPU, and what went wrong on the
-way."""
+"""One log of ``nvidia-smi -q``, whichever way it was printed.
+
+A small tree for each GPU, and what went wrong on the way.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +68,10 @@ class Node:
 
 @dataclass
 class Log:
-    """`attached` is what the log itself says; `closed` whether it ended as a whole log does; `gpus` the whole blocks."""
+    """`attached` is what the log itself says; `closed` whether it ended as a whole log does.
+
+    `gpus` the whole blocks.
+    """
 
     form: str  # "xml" or "text"
     attached: int | None = None
@@ -81,7 +86,7 @@ class Log:
         return self.closed and bool(self.gpus) and self.attached in (None, len(self.gpus))
 
 
-def choose(logs: list[Log]) -> Log:
+def choose_log(logs: list[Log]) -> Log:
     """The last whole log of several in one output, or else the last one with the most GPUs."""
     best = logs[0]
     for log in logs[1:]:
@@ -92,7 +97,7 @@ def choose(logs: list[Log]) -> Log:
     return best
 
 
-def unreachable(text: str) -> list[dict[str, object]]:
+def find_unreachable(text: str) -> list[dict[str, object]]:
     """GPUs that nvidia-smi names but could not open, from its complaints: ``{index, address, reason}``.
 
     Seen: ``Unable to determine the device handle for GPU1: 0000:34:00.0: Unknown Error`` and
@@ -100,7 +105,7 @@ def unreachable(text: str) -> list[dict[str, object]]:
     """
     found: dict[str, dict[str, object]] = {}
     for match in _UNREACHABLE.finditer(text[:65536]):
-        where = smi_values.address(match.group("address"))
+        where = smi_values.parse_address(match.group("address"))
         if where is not None:
             index = match.group("index")
             found[where] = {

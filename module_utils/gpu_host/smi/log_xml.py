@@ -10,7 +10,7 @@ import re
 from xml.parsers import expat
 
 from . import smi_values
-from .log_tree import Log, Node, choose
+from .log_tree import Log, Node, choose_log
 
 # Long lists of clocks and of processes that ended: nothing reads them.
 _SKIPPED = frozenset({"supported_clocks", "accounted_processes", "retired_pagelist"})
@@ -31,7 +31,7 @@ class _TooLarge(Exception):
     """More or deeper elements than any real log has."""
 
 
-def parse(data: bytes) -> Log | None:
+def parse_log_xml(data: bytes) -> Log | None:
     """The log in `data`, or None if it holds none. Never raises; what is wrong stands in ``problems``."""
     starts = [match.start() for match in _START.finditer(data)]
     if not starts:
@@ -40,13 +40,18 @@ def parse(data: bytes) -> Log | None:
         return Log("xml", problems=["declares XML entities, which no nvidia-smi does; refused"])
     starts = starts[-_LOGS_LIMIT:]
     pieces = [data[start:end] for start, end in zip(starts, [*starts[1:], len(data)])]
-    return choose([_parse_one(piece) for piece in pieces])
+    return choose_log([_parse_one(piece) for piece in pieces])
 
 
-def order(data: bytes) -> list[str] | None:
-    """PCI addresses in the order of the blocks, at a fraction of the cost of ``parse``; None unless `data` is one whole
-    log."""
-    attached, found = _ATTACHED.findall(data), [smi_values.address(where.decode()) for where in _BLOCK.findall(data)]
+def read_order(data: bytes) -> list[str] | None:
+    """PCI addresses in the order of the blocks, at a fraction of the cost of ``parse``.
+
+    None unless `data` is one whole log.
+    """
+    attached, found = (
+        _ATTACHED.findall(data),
+        [smi_values.parse_address(where.decode()) for where in _BLOCK.findall(data)],
+    )
     if (
         len(_START.findall(data)) != 1
         or data.count(b"</gpu>") != len(found)
@@ -77,9 +82,9 @@ def _parse_one(data: bytes) -> Log:
         log.problems.append(str(error))
     root = builder.root
     log.gpus = [node for node in root.children if node.name == "gpu" and id(node) in builder.finished]
-    log.attached = smi_values.whole(root.text("attached_gpus"))
-    log.driver_version = smi_values.version(root.text("driver_version", "kmd_version"))
-    log.cuda_version = smi_values.version(root.text("cuda_version", "cuda_umd_version"))
+    log.attached = smi_values.parse_whole(root.text("attached_gpus"))
+    log.driver_version = smi_values.parse_version(root.text("driver_version", "kmd_version"))
+    log.cuda_version = smi_values.parse_version(root.text("cuda_version", "cuda_umd_version"))
     return log
 
 

@@ -14,15 +14,16 @@ _LINK = re.compile(
 _LINES_LIMIT = 20_000
 
 
-def parse(data: bytes) -> dict[int, list[dict[str, Any]]] | None:
-    """GPU index -> ``[{link, speed_gb_s, active}]``; an empty list for a GPU without NVLink. None if `data` names no
-    GPU.
+def parse_nvlink(data: bytes) -> dict[int, list[dict[str, Any]]] | None:
+    """GPU index -> ``[{link, speed_gb_s, active}]``; an empty list for a GPU without NVLink.
+
+    None if `data` names no GPU.
 
     `active` is None where the line is in no known spelling.
     """
     found: dict[int, list[dict[str, Any]]] = {}
     links: list[dict[str, Any]] | None = None
-    for line in smi_values.plain(data.decode("utf-8", "replace")).split("\n")[:_LINES_LIMIT]:
+    for line in smi_values.strip_codes(data.decode("utf-8", "replace")).split("\n")[:_LINES_LIMIT]:
         gpu = _GPU.fullmatch(line.strip()[:300])
         link = _LINK.fullmatch(line[:300])
         if gpu is not None:
@@ -37,9 +38,11 @@ def parse(data: bytes) -> dict[int, list[dict[str, Any]]] | None:
     return found or None
 
 
-def summarise(links: list[dict[str, Any]]) -> dict[str, Any]:
-    """``{links, active, inactive, unknown, speed_gb_s}`` of one GPU: counts, numbers of the inactive links, lowest
-    speed of an active one."""
+def summarise_nvlink(links: list[dict[str, Any]]) -> dict[str, Any]:
+    """``{links, active, inactive, unknown, speed_gb_s}`` of one GPU.
+
+    Counts, numbers of the inactive links, lowest speed of an active one.
+    """
     active = [link for link in links if link["active"]]
     return {
         "links": len(links),

@@ -1,5 +1,7 @@
-"""The table that plain ``nvidia-smi`` prints, for bundles that hold nothing better. Three lines a GPU; MIG rows are no
-GPUs."""
+"""The table that plain ``nvidia-smi`` prints, for bundles that hold nothing better.
+
+Three lines a GPU; MIG rows are no GPUs.
+"""
 
 from __future__ import annotations
 
@@ -38,9 +40,9 @@ class Table:
     closed: bool = False
 
 
-def parse(data: bytes) -> Table | None:
+def parse_plain_table(data: bytes) -> Table | None:
     """The table in `data`, or None if there is none."""
-    text = smi_values.plain(data.decode("utf-8", "replace"))
+    text = smi_values.strip_codes(data.decode("utf-8", "replace"))
     if "NVIDIA-SMI" not in text or "+--" not in text:
         return None
     table = Table()
@@ -56,7 +58,7 @@ def parse(data: bytes) -> Table | None:
         first = _FIRST.match(line)
         if first is not None:
             current = _first(first)
-            table.devices[smi_values.address(first.group("address")) or ""] = current
+            table.devices[smi_values.parse_address(first.group("address")) or ""] = current
             table.closed = False
         elif current is not None and line.startswith("+--"):
             table.closed = True  # the rule under a GPU: its three lines are all there
@@ -67,11 +69,11 @@ def parse(data: bytes) -> Table | None:
 
 
 def _first(found: re.Match[str]) -> dict[str, Any]:
-    facts = log_fields.empty()
+    facts = log_fields.make_empty_device()
     name = found.group("name").strip()
     # A long name ends in dots: what is cut off is not known, so it must not be compared.
     facts.update(index=int(found.group("index")), name=None if name.endswith("..") else name)
-    facts["persistence"] = smi_values.boolean(found.group("persistence"))
+    facts["persistence"] = smi_values.parse_boolean(found.group("persistence"))
     ecc = found.group("ecc")
     if ecc.isdigit():
         facts["ecc"] = True
@@ -90,7 +92,7 @@ def _further(line: str, facts: dict[str, Any]) -> None:
         facts.update(
             fan_percent=_amount(cells["fan"], "%"),
             temperature_c=_amount(cells["temperature"], "C"),
-            performance_state=smi_values.word(cells["state"]),
+            performance_state=smi_values.parse_word(cells["state"]),
             power_draw_w=_amount(cells["draw"], "W"),
             power_limit_w=_amount(cells["limit"], "W"),
             memory_used_mib=_amount(cells["used"], "MiB"),
@@ -101,15 +103,18 @@ def _further(line: str, facts: dict[str, Any]) -> None:
         return
     third = _THIRD.match(line)
     if third is not None:
-        facts["mig"] = smi_values.boolean(third.group("mig").rstrip("*"))
+        facts["mig"] = smi_values.parse_boolean(third.group("mig").rstrip("*"))
 
 
 def _amount(cell: str, unit: str) -> smi_values.Number:
-    return smi_values.number(cell, unit)
+    return smi_values.parse_number(cell, unit)
 
 
 def _processes(table: Table, tail: str | None) -> None:
-    """Fill in the processes of each GPU; they stay unknown where the table has no such section, or only a part of it."""
+    """Fill in the processes of each GPU.
+
+    They stay unknown where the table has no such section, or only a part of it.
+    """
     if tail is None or not re.search(r"(?m)^\+-{20,}\+\s*$", tail):
         return
     by_index = {facts["index"]: facts for facts in table.devices.values()}
@@ -119,7 +124,7 @@ def _processes(table: Table, tail: str | None) -> None:
         found = _PROCESS.match(line[:_LINE_LIMIT])
         owner = by_index.get(int(found.group("gpu"))) if found else None
         if found is not None and owner is not None:
-            memory = smi_values.number(found.group("memory"), "MiB")
+            memory = smi_values.parse_number(found.group("memory"), "MiB")
             process = {
                 "pid": int(found.group("pid")),
                 "type": found.group("type"),

@@ -49,15 +49,16 @@ _BOOLEANS = {
 }
 
 
-def rows(data: bytes, columns: Sequence[str] = ()) -> list[dict[str, str]]:
-    """Each line as a dictionary by column name. Without `columns` the first line that has more than one cell is the
-    header.
+def parse_rows(data: bytes, columns: Sequence[str] = ()) -> list[dict[str, str]]:
+    """Each line as a dictionary by column name.
+
+    Without `columns` the first line that has more than one cell is the header.
 
     A line with another number of cells than the header (cut off, a message in between) is left out.
     """
     lines = [
         line.split(",")
-        for line in smi_values.plain(data.decode("utf-8", "replace")).split("\n")[:_ROWS_LIMIT]
+        for line in smi_values.strip_codes(data.decode("utf-8", "replace")).split("\n")[:_ROWS_LIMIT]
         if line.strip()
     ]
     cells = [[cell.strip() for cell in line] for line in lines]
@@ -69,45 +70,48 @@ def rows(data: bytes, columns: Sequence[str] = ()) -> list[dict[str, str]]:
     return [dict(zip(names, line)) for line in cells if len(line) == len(names)]
 
 
-def indices(data: bytes) -> dict[int, str]:
+def parse_indices(data: bytes) -> dict[int, str]:
     """NVML index -> PCI address, from the columns ``index`` and ``pci.bus_id``."""
     found = {}
-    for row in rows(data):
-        index, where = smi_values.whole(row.get("index")), smi_values.address(row.get("pci.bus_id"))
+    for row in parse_rows(data):
+        index, where = smi_values.parse_whole(row.get("index")), smi_values.parse_address(row.get("pci.bus_id"))
         if index is not None and where is not None:
             found[index] = where
     return found
 
 
 def driver_version(data: bytes) -> str | None:
-    return next((smi_values.version(row.get("driver_version") or row.get("kmd_version")) for row in rows(data)), None)
+    return next(
+        (smi_values.parse_version(row.get("driver_version") or row.get("kmd_version")) for row in parse_rows(data)),
+        None,
+    )
 
 
-def devices(data: bytes) -> dict[str, dict[str, Any]]:
+def parse_devices(data: bytes) -> dict[str, dict[str, Any]]:
     """GPUs by address, as ``smi_fields.device`` has them; what the query did not ask for is None."""
     found = {}
-    for row in rows(data):
-        where = smi_values.address(row.get("pci.bus_id"))
+    for row in parse_rows(data):
+        where = smi_values.parse_address(row.get("pci.bus_id"))
         if where is not None:
-            found[where] = device(row)
+            found[where] = parse_device(row)
     return found
 
 
-def device(row: dict[str, str]) -> dict[str, Any]:
+def parse_device(row: dict[str, str]) -> dict[str, Any]:
     """The facts in one row."""
-    facts = log_fields.empty()
-    facts["index"] = smi_values.whole(row.get("index"))
+    facts = log_fields.make_empty_device()
+    facts["index"] = smi_values.parse_whole(row.get("index"))
     for column, (fact, unit) in _COLUMNS.items():
         if column in row:
-            facts[fact] = smi_values.word(row[column]) if unit is None else _amount(row[column], unit)
+            facts[fact] = smi_values.parse_word(row[column]) if unit is None else _amount(row[column], unit)
     for column, fact in _BOOLEANS.items():
         if column in row:
-            facts[fact] = smi_values.boolean(row[column])
+            facts[fact] = smi_values.parse_boolean(row[column])
     facts["lost"] = any("gpu is lost" in cell.lower() for cell in row.values())
     facts["pci_id"] = smi_values.device_id(row.get("pci.device_id"))
     return facts
 
 
 def _amount(cell: str, unit: str) -> smi_values.Number:
-    with_unit = smi_values.number(cell, unit)
-    return with_unit if with_unit is not None else smi_values.number(cell)
+    with_unit = smi_values.parse_number(cell, unit)
+    return with_unit if with_unit is not None else smi_values.parse_number(cell)

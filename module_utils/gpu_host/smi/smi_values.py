@@ -36,7 +36,7 @@ TRUE_WORDS = {"yes", "enabled", "on", "active"}
 FALSE_WORDS = {"no", "disabled", "off", "not active"}
 
 
-def plain(text: str) -> str:
+def strip_codes(text: str) -> str:
     """`text` without terminal codes and carriage returns."""
     return _BARE_ANSI.sub("", _ANSI.sub("", text)).replace("\r", "")
 
@@ -57,7 +57,7 @@ def is_error(text: str) -> bool:
     return bool(text) and not text[:1].isdigit() and bool(_ERROR_WORDS.fullmatch(_bare(text)))
 
 
-def word(text: str | None) -> str | None:
+def parse_word(text: str | None) -> str | None:
     """A word such as ``Default`` or ``Hopper``; ``"n/a"``; None for an error string, an empty or a missing field."""
     bare = _bare(text)
     if bare.lower() in _NOT_APPLICABLE_WORDS:
@@ -67,8 +67,11 @@ def word(text: str | None) -> str | None:
     return " ".join(bare.split())[:200]
 
 
-def number(text: str | None, unit: str = "") -> Number:
-    """The number in ``97887 MiB`` if it has exactly `unit`; ``"n/a"``; None for anything else (``ERR!``, another unit)."""
+def parse_number(text: str | None, unit: str = "") -> Number:
+    """The number in ``97887 MiB`` if it has exactly `unit`; ``"n/a"``.
+
+    None for anything else (``ERR!``, another unit).
+    """
     bare = _bare(text)
     if bare.lower() in _NOT_APPLICABLE_WORDS:
         return NOT_APPLICABLE
@@ -78,13 +81,13 @@ def number(text: str | None, unit: str = "") -> Number:
     return float(match.group(1)) if "." in match.group(1) else int(match.group(1))
 
 
-def whole(text: str | None) -> int | None:
+def parse_whole(text: str | None) -> int | None:
     """A plain whole number, or None."""
-    value = number(text)
+    value = parse_number(text)
     return value if isinstance(value, int) else None
 
 
-def boolean(text: str | None) -> bool | str | None:
+def parse_boolean(text: str | None) -> bool | str | None:
     """True, False, ``"n/a"`` or None."""
     bare = _bare(text).lower()
     if bare in TRUE_WORDS:
@@ -94,7 +97,7 @@ def boolean(text: str | None) -> bool | str | None:
     return NOT_APPLICABLE if bare in _NOT_APPLICABLE_WORDS else None
 
 
-def address(text: str | None) -> str | None:
+def parse_address(text: str | None) -> str | None:
     """A PCI address in the kernel's form: lower case, domain of four digits (more only where it needs them)."""
     match = _ADDRESS.fullmatch(_bare(text))
     if match is None:
@@ -103,7 +106,7 @@ def address(text: str | None) -> str | None:
     return "%04x:%s:%s.%s" % (int(domain, 16), bus.lower(), device.lower(), function)
 
 
-def version(text: str | None) -> str | None:
+def parse_version(text: str | None) -> str | None:
     """The dotted number at the front: driver 610 adds ``[Deprecated; will be removed …]`` behind it."""
     match = re.match(r"\s*(\d{1,5}(?:\.\d{1,5}){1,4})(?![\w.])", text or "")
     return match.group(1) if match else None

@@ -21,8 +21,10 @@ _NIC_LEGEND = re.compile(r"\s*(NIC\d{1,3}):\s+(\S{1,64})\s*")
 
 @dataclass
 class Matrix:
-    """`columns`: labels of the header in order (GPUs, then NICs). `rows`: label -> its cells, split at tabs if there
-    are tabs."""
+    """`columns`: labels of the header in order (GPUs, then NICs).
+
+    `rows`: label -> its cells, split at tabs if there are tabs.
+    """
 
     columns: list[str] = field(default_factory=list)
     rows: dict[str, list[str]] = field(default_factory=dict)
@@ -36,11 +38,11 @@ class Matrix:
         return sorted({int(match.group(1)) for match in named if match})
 
 
-def parse(data: bytes) -> Matrix | None:
+def parse_matrix(data: bytes) -> Matrix | None:
     """The matrix in `data`, or None if it holds none."""
     matrix = Matrix()
     legend = False
-    for raw in smi_values.plain(data.decode("utf-8", "replace")).split("\n")[:_LINES_LIMIT]:
+    for raw in smi_values.strip_codes(data.decode("utf-8", "replace")).split("\n")[:_LINES_LIMIT]:
         line = raw[:_LINE_LIMIT]
         words = line.split()
         if not words:
@@ -61,8 +63,10 @@ def parse(data: bytes) -> Matrix | None:
 
 
 def _header(words: list[str]) -> list[str]:
-    """The labels of a header line; empty if the line is none. Labels that ran together (``GPU0GPU1mlx5_0``) are taken
-    apart."""
+    """The labels of a header line; empty if the line is none.
+
+    Labels that ran together (``GPU0GPU1mlx5_0``) are taken apart.
+    """
     labels: list[str] = []
     for word in words:
         if word in ("CPU", "NUMA", "GPU", "Affinity"):

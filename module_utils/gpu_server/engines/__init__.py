@@ -32,18 +32,18 @@ for _engine in ENGINES.values():
     secrets.allow_environment(_engine.environment_prefixes)
 
 
-def recognise_command(words: Sequence[str]) -> Engine | None:
+def find_engine_of_command(words: Sequence[str]) -> Engine | None:
     """The engine that a command line starts."""
     line = " ".join(words)
     return next((engine for engine in ENGINES.values() if engine.command.search(line)), None)
 
 
-def recognise_log(text: str) -> Engine | None:
+def find_engine_of_log(text: str) -> Engine | None:
     """The engine that wrote a log."""
     return next((engine for engine in ENGINES.values() if engine.log_sign.search(text)), None)
 
 
-def recognise_process(name: str) -> Engine | None:
+def find_engine_of_process(name: str) -> Engine | None:
     """The engine by the name of one of its processes: /proc/PID/comm, a title, or a path as nvidia-smi shows it."""
     own = name.rpartition("/")[2]
     return next((engine for engine in ENGINES.values() if engine.process_name.search(own)), None)
@@ -51,7 +51,7 @@ def recognise_process(name: str) -> Engine | None:
 
 def may_run_engine(name: str) -> bool:
     """Whether a process of this name can be an engine: it is named as one, or its name says nothing."""
-    return bool(GENERIC_PROCESS.match(name.rpartition("/")[2])) or recognise_process(name) is not None
+    return bool(GENERIC_PROCESS.match(name.rpartition("/")[2])) or find_engine_of_process(name) is not None
 
 
 def is_server_unit(name: str) -> bool:
@@ -66,21 +66,23 @@ def describe_phase(name: str | None) -> str | None:
     return COMMON_PHASES[name][0] if name in COMMON_PHASES else None
 
 
-def patience_of_phase(name: str | None) -> float:
+def find_patience_of_phase(name: str | None) -> float:
     """How long a phase may show nothing new, in seconds."""
     if name in PHASES:
         return PHASES[name].patience_s
     return COMMON_PHASES[name][1] if name in COMMON_PHASES else PATIENCE_S
 
 
-def start_command(engine: Engine, venv: str) -> list[str]:
+def make_start_command(engine: Engine, venv: str) -> list[str]:
     """The words that start the engine of a virtual environment, without the model and the arguments."""
     return [word.replace("{venv}", venv) for word in engine.launch]
 
 
-def flags(words: Sequence[str]) -> Settings:
-    """`--name value`, `--name=value` and bare flags of a command line: ``{"name": value}``; True for a flag without a
-    value."""
+def parse_flags(words: Sequence[str]) -> Settings:
+    """`--name value`, `--name=value` and bare flags of a command line: ``{"name": value}``.
+
+    True for a flag without a value.
+    """
     found: Settings = {}
     position = 0
     while position < len(words):
@@ -101,41 +103,41 @@ def _is_flag(word: str) -> bool:
     return word.startswith("--") or bool(re.match(r"-[A-Za-z]", word))
 
 
-def settings_of(engine: Engine, words: Sequence[str]) -> Settings:
-    """The flags of a command line of this engine; a shortened name of one that the facts ask for stands under its full
-    name.
+def find_settings(engine: Engine, words: Sequence[str]) -> Settings:
+    """The flags of a command line of this engine, by name.
 
-    The server has started, so the shortened name was unambiguous to its parser: what begins a name that the engine has
-    is that name.
+    A shortened name of one that the facts ask for stands under its full name. The server has started, so the shortened
+    name was unambiguous to its parser: what begins a name that the engine has is that name.
     """
     found: Settings = {}
-    for name, value in flags(words).items():
-        found[full_name(engine, name)] = value
+    for name, value in parse_flags(words).items():
+        found[find_full_name(engine, name)] = value
     return found
 
 
 # Names that the facts ask for, beside those of an entry.
 _ASKED_NAMES = (
-    "api-key", "host", "nnodes", "port", "served-model-name", "ssl-certfile", "tokenizer", "tokenizer-path", "trust-remote-code",
+    "api-key", "host", "nnodes", "port", "served-model-name", "ssl-certfile", "tokenizer", "tokenizer-path",
+    "trust-remote-code",
 )  # fmt: skip
 
 
-def full_name(engine: Engine, name: str) -> str:
+def find_full_name(engine: Engine, name: str) -> str:
     """The full name of a shortened one that the facts ask for; any other name as it is."""
-    groups = (*alias_groups(engine), *((one,) for one in _ASKED_NAMES))
+    groups = (*list_alias_groups(engine), *((one,) for one in _ASKED_NAMES))
     if not engine.abbreviates or len(name) < 2 or any(name in group for group in groups):
         return name
     begun = [group for group in groups if any(one.startswith(name) for one in group)]
     return begun[0][-1] if len(begun) == 1 else name
 
 
-def alias_groups(engine: Engine) -> tuple[tuple[str, ...], ...]:
+def list_alias_groups(engine: Engine) -> tuple[tuple[str, ...], ...]:
     """Names of one setting each, as this engine has them; the last of a group is the full one."""
     groups = (engine.tensor_parallel, engine.data_parallel, engine.model_names, engine.context_names)
     return tuple(group for group in groups if group)
 
 
-def names_of_setting(name: str) -> list[str]:
+def find_names_of_setting(name: str) -> list[str]:
     """`name`, and under which other names engines know the same setting."""
     found = {name}
     for kind in ("tensor_parallel", "data_parallel", "model_names", "context_names"):
@@ -144,7 +146,7 @@ def names_of_setting(name: str) -> list[str]:
     return [name, *sorted(found - {name})]
 
 
-def tensor_parallel(engine: Engine, settings: Mapping[str, str | bool | list[str]]) -> int | None:
+def find_tensor_parallel(engine: Engine, settings: Mapping[str, str | bool | list[str]]) -> int | None:
     """The number of tensor-parallel ranks that the arguments ask for; 1 where they say nothing."""
     for name in engine.tensor_parallel:
         value = settings.get(name)
@@ -153,10 +155,10 @@ def tensor_parallel(engine: Engine, settings: Mapping[str, str | bool | list[str
     return 1
 
 
-def model_path(engine: str | None, words: Sequence[str]) -> str | None:
+def find_model_path(engine: str | None, words: Sequence[str]) -> str | None:
     """The model of a command line: a path or a name on a hub; None where it does not say."""
     entry = ENGINES.get(engine or "")
-    settings = settings_of(entry, words) if entry else flags(words)
+    settings = find_settings(entry, words) if entry else parse_flags(words)
     for name in (*(entry.model_names if entry else ()), "model-path", "model"):
         value = settings.get(name)
         if isinstance(value, str):
@@ -167,9 +169,12 @@ def model_path(engine: str | None, words: Sequence[str]) -> str | None:
     return None
 
 
-def served_name(engine: str | None, words: Sequence[str]) -> str | None:
-    """The name by which requests ask for the model: the one that is given (the first of several), else the model's own."""
+def find_served_name(engine: str | None, words: Sequence[str]) -> str | None:
+    """The name by which requests ask for the model.
+
+    The one that is given (the first of several), else the model's own.
+    """
     entry = ENGINES.get(engine or "")
-    given = (settings_of(entry, words) if entry else flags(words)).get("served-model-name")
+    given = (find_settings(entry, words) if entry else parse_flags(words)).get("served-model-name")
     given = given[0] if isinstance(given, list) and given else given
-    return given if isinstance(given, str) else model_path(engine, words)
+    return given if isinstance(given, str) else find_model_path(engine, words)

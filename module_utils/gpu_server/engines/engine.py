@@ -16,8 +16,10 @@ from ..log.log_faults import Fault
 
 @dataclass(frozen=True)
 class Phase:
-    """One phase of a start. `words`: what the server does in it, for a person; `patience_s`: how long it may show
-    nothing new."""
+    """One phase of a start.
+
+    `words`: what the server does in it, for a person; `patience_s`: how long it may show nothing new.
+    """
 
     name: str
     pattern: re.Pattern[str]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 
-from ..load.generator import Generator, Job
-from ..load.result_files import read_serving_result
+from ..load.generator import Generator
+from ..load.job import Job
+from ..load.result_files import parse_serving
 from .engine import Engine, phase
 
 
@@ -37,7 +38,7 @@ GENERATOR = Generator(
     required=_required,
     optional=_optional,
     choices={"--backend": "sglang-oai", "--dataset-name": "random-ids"},
-    parse=read_serving_result,
+    parse=parse_serving,
 )
 
 ENGINE = Engine(

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 
-from ..load.generator import Generator, Job
-from ..load.result_files import read_serving_result
+from ..load.generator import Generator
+from ..load.job import Job
+from ..load.result_files import parse_serving
 from .engine import Engine, phase
 
 
@@ -39,7 +40,7 @@ GENERATOR = Generator(
     required=_required,
     optional=_optional,
     choices={"--dataset-name": "random"},
-    parse=read_serving_result,
+    parse=parse_serving,
     needs_tokenizer=True,
     helps=("--help=all", "--help"),  # without "all" it names groups only; argparse, which 0.8 had, refuses the value
 )

@@ -12,8 +12,9 @@ SLOWER_SHARE = 0.10  # slower than the run before by more than this is a finding
 _COLUMNS = {"pwr": "power_w", "sm": "utilization_percent", "rxpci": "pcie_rx_mb_s", "txpci": "pcie_tx_mb_s"}
 
 
-def samples(text: str) -> dict[str, dict[str, dict[str, float]]] | None:
-    """``{gpu index: {power_w, utilization_percent, pcie_rx_mb_s, pcie_tx_mb_s: {mean, max}}}`` of `nvidia-smi dmon`;
+def parse_samples(text: str) -> dict[str, dict[str, dict[str, float]]] | None:
+    """``{gpu index: {power_w, utilization_percent, pcie_rx_mb_s, pcie_tx_mb_s: {mean, max}}}`` of `nvidia-smi dmon`.
+
     None without samples.
 
     Columns are found by the names in its head line, which differ from driver to driver; a "-" is no sample.
@@ -60,7 +61,9 @@ def is_report(content: Any) -> bool:
     )
 
 
-def comparable(before: dict[str, Any] | None, generator: dict[str, Any]) -> tuple[dict[str, Any] | None, list[str]]:
+def choose_baseline(
+    before: dict[str, Any] | None, generator: dict[str, Any]
+) -> tuple[dict[str, Any] | None, list[str]]:
     """The baseline where the same generator measured it, else None; and what is to be said of it.
 
     Generators count differently (where a token begins, what a first token is), so that figures of two are no
@@ -81,11 +84,13 @@ def comparable(before: dict[str, Any] | None, generator: dict[str, Any]) -> tupl
     return before, []
 
 
-def findings(
+def find_shortfalls(
     cells: list[dict[str, Any]], targets: dict[str, Any], before: dict[str, Any] | None
 ) -> list[dict[str, str]]:
-    """``[{severity, text}]``: loads without figures, failed requests, targets that are missed, cells that are slower
-    than the run before."""
+    """What of the figures is not as it should be, as ``[{severity, text}]``.
+
+    Loads without figures, failed requests, targets that are missed, cells that are slower than the run before.
+    """
     found = []
     for cell in cells:
         if cell["seconds"] is None:
@@ -142,7 +147,7 @@ def findings(
     return found
 
 
-def table(cells: list[dict[str, Any]], before: dict[str, Any] | None) -> list[str]:
+def render_table(cells: list[dict[str, Any]], before: dict[str, Any] | None) -> list[str]:
     """Lines for a terminal."""
     old = {cell_name(cell): cell for cell in (before or {}).get("cells") or ()}
     head = "%-34s %10s %10s %10s %14s %12s %10s" % (
@@ -158,8 +163,10 @@ def table(cells: list[dict[str, Any]], before: dict[str, Any] | None) -> list[st
     for cell in cells:
         first, change = cell["first_token_s"], _change(cell, old.get(cell_name(cell)))
         lines.append("%-34s %10s %10s %10s %14s %12s %10s" % (
-            cell_name(cell), _shown(cell["output_tokens_per_s"]), _shown(cell["total_tokens_per_s"]), _shown(cell["per_stream_tokens_per_s"]),
-            "%.2f / %.2f" % (first["median"], first["p95"]) if first else "-", "%d of %d" % (cell["failed"], cell["requests"]),
+            cell_name(cell), _shown(cell["output_tokens_per_s"]), _shown(cell["total_tokens_per_s"]),
+            _shown(cell["per_stream_tokens_per_s"]),
+            "%.2f / %.2f" % (first["median"], first["p95"]) if first else "-",
+            "%d of %d" % (cell["failed"], cell["requests"]),
             "%+.0f %%" % (change * 100) if change is not None else "none",
         ))  # fmt: skip
         for gpu, one in (cell.get("gpus") or {}).items():

@@ -1,5 +1,7 @@
-"""Which load generator of a host measures: the engine's own, guidellm, or the small one that comes with us; and as whom
-it runs."""
+"""Which load generator of a host measures: the engine's own, guidellm, or the small one that comes with us.
+
+And as whom it runs.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,8 @@ from typing import Any
 
 from ..engines import ENGINES
 from . import generators
-from .generators import BUILTIN, GENERATORS, GUIDELLM, Generator, Job
+from .generators import BUILTIN, GENERATORS, GUIDELLM, Generator
+from .job import Job
 
 HELP_SECONDS = 240.0  # the first import of an engine from a cold disk
 VERSION_SECONDS = 30.0
@@ -48,9 +51,10 @@ class NoGeneratorError(Exception):
     """The one that was asked for cannot be used; the text says why."""
 
 
-def find(wanted: str, named: str | None, server: Mapping[str, Any], job: Job, directory: str) -> Found:
-    """The generator to use. `wanted` is one of generators.NAMES, `named` a Python (or, for guidellm, its program) of
-    the inventory.
+def find_generator(wanted: str, named: str | None, server: Mapping[str, Any], job: Job, directory: str) -> Found:
+    """The generator to use.
+
+    `wanted` is one of generators.NAMES, `named` a Python (or, for guidellm, its program) of the inventory.
 
     `server`: what the facts know: engine, python (its argv[0]), environment, user_id. Raises NoGeneratorError where
     `wanted` is not "auto".
@@ -87,7 +91,7 @@ def _usable(generator: Generator, named: str | None, server: Mapping[str, Any], 
             "it needs the model's tokenizer, and the server's command line does not say where that is"
         )
     starts, version, user = _starts(generator, named, server, directory)
-    lacking = _lacking(job.tokenizer, environment(server, user, directory)) if job.tokenizer else None
+    lacking = _lacking(job.tokenizer, make_environment(server, user, directory)) if job.tokenizer else None
     if lacking:
         raise NoGeneratorError(lacking)
     problem = "it does not start"
@@ -97,11 +101,11 @@ def _usable(generator: Generator, named: str | None, server: Mapping[str, Any], 
             code, text = _run([*words, asked], HELP_SECONDS, server, user, directory)
             if code != 0:
                 how = "ended with %d" % code if code is not None else "did not end"
-                problem = "%s %s %s: %s" % (" ".join(words), asked, how, generators.tail(text))
+                problem = "%s %s %s: %s" % (" ".join(words), asked, how, generators.select_last_lines(text))
                 continue
-            problems = generators.faults(generator, text, job)
+            problems = generators.find_faults(generator, text, job)
             if not problems:
-                return Found(generator.name, version, words, generators.known_options(generator, text, job), user)
+                return Found(generator.name, version, words, generators.select_options(generator, text, job), user)
             problem = "%s does not fit: %s" % (version or "this version", "; ".join(problems))
     raise NoGeneratorError(problem)
 
@@ -130,8 +134,10 @@ def _lacking(tokenizer: str, settings: Mapping[str, str]) -> str | None:
 def _starts(
     generator: Generator, named: str | None, server: Mapping[str, Any], directory: str
 ) -> tuple[list[list[str]], str | None, int | None]:
-    """Command lines that may start it, its version, and as whom: the server's Python runs as the server's user, never
-    as root for it."""
+    """Command lines that may start it, its version, and as whom.
+
+    The server's Python runs as the server's user, never as root for it.
+    """
     program = named if named and os.path.basename(named) == generator.program else None
     if generator.program and not named:
         program = shutil.which(generator.program)
@@ -155,7 +161,9 @@ def _starts(
     if code != 0:
         missing = "PackageNotFoundError" in text
         raise NoGeneratorError(
-            "%s has no %s" % (python, generator.distribution) if missing else "%s: %s" % (python, generators.tail(text))
+            "%s has no %s" % (python, generator.distribution)
+            if missing
+            else "%s: %s" % (python, generators.select_last_lines(text))
         )
     return (
         [[python, "-m", *module] for module in generator.modules],
@@ -165,8 +173,10 @@ def _starts(
 
 
 def _python_of_server(server: Mapping[str, Any]) -> tuple[str | None, int | None]:
-    """The server's interpreter, not resolved: a link is what makes a virtual environment. And the user that it belongs
-    to."""
+    """The server's interpreter, not resolved: a link is what makes a virtual environment.
+
+    And the user that it belongs to.
+    """
     first = str(server.get("python") or "")
     environment = server.get("environment") or {}
     path: str | None = first if first.startswith("/") else None
@@ -182,9 +192,12 @@ def _python_of_server(server: Mapping[str, Any]) -> tuple[str | None, int | None
     return path, user if isinstance(user, int) and user != 0 and os.geteuid() == 0 else None
 
 
-def environment(server: Mapping[str, Any], user: int | None, directory: str) -> dict[str, str]:
-    """For a generator: the hub's cache of the server, since the tokenizer is there, but nothing fetched and nothing
-    written outside `directory`."""
+def make_environment(server: Mapping[str, Any], user: int | None, directory: str) -> dict[str, str]:
+    """The environment of a generator.
+
+    It has the hub's cache of the server, since the tokenizer is there; nothing is fetched or written outside
+    `directory`.
+    """
     theirs: Mapping[str, str] = server.get("environment") or {}
     home = theirs.get("HOME") or os.environ.get("HOME") or "/root"
     cache = theirs.get("HF_HOME") or os.path.join(
@@ -194,7 +207,8 @@ def environment(server: Mapping[str, Any], user: int | None, directory: str) -> 
         "PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C.UTF-8", "PYTHONUNBUFFERED": "1", "TMPDIR": directory,
         "HOME": home if user is not None else os.environ.get("HOME", "/root"),
         "HF_HOME": os.path.join(directory, "huggingface"), "HF_HUB_CACHE": os.path.join(cache, "hub"),
-        "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false",
+        "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1",
+        "TOKENIZERS_PARALLELISM": "false",
     }  # fmt: skip
     made.update({name: theirs[name] for name in _HUB if theirs.get(name)})
     if user is not None or os.geteuid() == server.get("user_id"):
@@ -202,19 +216,21 @@ def environment(server: Mapping[str, Any], user: int | None, directory: str) -> 
     return made
 
 
-def workplace(directory: str, user: int | None) -> str:
-    """A directory inside `directory` for what runs as `user`, and nobody else's: `python -m` takes modules from where
-    it stands."""
+def make_workplace(directory: str, user: int | None) -> str:
+    """A directory inside `directory` for what runs as `user`, and nobody else's:
+
+    `python -m` takes modules from where it stands.
+    """
     place = os.path.join(directory, "work" if user is None else "work-%d" % user)
     os.makedirs(place, 0o700, exist_ok=True)
     if user is not None:
         # The way into its own directory; what lies beside that is not listed and not secret.
         os.chmod(directory, 0o711)  # noqa: S103
-        os.chown(place, user, as_user(user)["group"])
+        os.chown(place, user, popen_as_user(user)["group"])
     return place
 
 
-def as_user(user: int | None) -> dict[str, Any]:
+def popen_as_user(user: int | None) -> dict[str, Any]:
     """Arguments of Popen that make a child of root another user's."""
     if user is None:
         return {}
@@ -230,10 +246,11 @@ def _run(
 ) -> tuple[int | None, str]:
     """Exit code (None: it did not end) and what it printed."""
     try:
-        place = workplace(directory, user)
+        place = make_workplace(directory, user)
         done = subprocess.run(
-            list(words), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=limit, check=False, cwd=place,
-            env=environment(server, user, place), **as_user(user),
+            list(words), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=limit,
+            check=False, cwd=place,
+            env=make_environment(server, user, place), **popen_as_user(user),
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         return None, "no answer within %d s" % limit

@@ -1,5 +1,6 @@
-"""Runs one load to its end, detached from whoever asked: the generator, the samples of the GPUs beside it, a file that
-says how far it is.
+"""Runs one load to its end, detached from whoever asked.
+
+The generator, the samples of the GPUs beside it, a file that says how far it is.
 
 A load takes minutes, and a connection that is silent that long may be cut. So the module returns at once with the name
 of a directory, and whoever asked looks into it: `progress` and, at the end, `result.json`. Each look renews `alive`;
@@ -23,8 +24,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, BinaryIO
 
 from . import benchmark, generators, request_load, result_files
-from .generator_find import as_user, environment, workplace
-from .generators import BUILTIN, GENERATORS, Job
+from .generator_find import make_environment, make_workplace, popen_as_user
+from .generators import BUILTIN, GENERATORS
+from .job import Job
 
 ALONE_SECONDS = 180.0
 LOOK_SECONDS = 0.5
@@ -33,7 +35,7 @@ RESULT_BYTES = 512 << 20
 PROGRESS, RESULT, ALIVE, PID, LOG = "progress", "result.json", "alive", "pid", "log"
 
 
-def detached(work: Callable[[str], None]) -> str:
+def run_detached(work: Callable[[str], None]) -> str:
     """Run `work(directory)` in a process of its own that outlives this one; the directory."""
     directory = tempfile.mkdtemp(prefix="benchmark-")
     _write(directory, ALIVE, "")
@@ -68,7 +70,7 @@ def _tidy(directory: str) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Order:
-    """A load and how it is made: `how` is Found.facts() of generator_find.py, `server` generators.server_of."""
+    """A load and how it is made: `how` is Found.facts() of generator_find.py, `server` generators.describe_server."""
 
     job: Job
     how: Mapping[str, Any]
@@ -76,18 +78,24 @@ class Order:
     key: str | None = None
 
 
-def run(directory: str, order: Order) -> None:
-    """Put the load on the server and write the result: ``{cell, command}``; `cell` says so where it did not end well."""
+def run_load(directory: str, order: Order) -> None:
+    """Put the load on the server and write the result: ``{cell, command}``.
+
+    `cell` says so where it did not end well.
+    """
     sampler = _Sampler()
     try:
         done = (_builtin if order.how["name"] == BUILTIN else _generator)(directory, order, sampler)
     except Exception as error:  # there is nobody to see a traceback
-        done = {"cell": result_files.failed_cell(order.job, "%s: %s" % (type(error).__name__, error)), "command": []}
+        done = {
+            "cell": result_files.make_failed_cell(order.job, "%s: %s" % (type(error).__name__, error)),
+            "command": [],
+        }
     finally:
         sampler.stop()
     if not os.path.isdir(directory):
         return
-    done["cell"]["problems"] = [generators.redacted(text, order.key) for text in done["cell"]["problems"]]
+    done["cell"]["problems"] = [generators.redact_key(text, order.key) for text in done["cell"]["problems"]]
     done["cell"]["gpus"] = sampler.samples()
     _write(directory, RESULT, json.dumps(done))
 
@@ -110,32 +118,33 @@ def _builtin(directory: str, order: Order, sampler: _Sampler) -> dict[str, Any]:
         watch.show(ours.done, job.requests, "")
         thread.join(LOOK_SECONDS)
     return {
-        "cell": cells[0] if cells else result_files.failed_cell(job, "it was ended: nobody looked at it any more"),
+        "cell": cells[0] if cells else result_files.make_failed_cell(job, "it was ended: nobody looked at it any more"),
         "command": [],
     }
 
 
 def _generator(directory: str, order: Order, sampler: _Sampler) -> dict[str, Any]:
     generator, how, key = GENERATORS[order.how["name"]], order.how, order.key
-    place = workplace(directory, how["user"])
+    place = make_workplace(directory, how["user"])
     job = dataclasses.replace(order.job, result=os.path.join(place, "generated.json"))
-    words = generators.command(generator, how["start"], how["known"], job)
-    settings = environment(order.server, how["user"], place)
+    words = generators.make_command(generator, how["start"], how["known"], job)
+    settings = make_environment(order.server, how["user"], place)
     if key:
         settings[generator.key_variable] = key
     log_path = os.path.join(directory, LOG)
     with open(log_path, "wb") as log:
         process = subprocess.Popen(
-            words, cwd=place, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env=settings, start_new_session=True,
-            **as_user(how["user"]),
+            words, cwd=place, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env=settings,
+            start_new_session=True,
+            **popen_as_user(how["user"]),
         )  # fmt: skip
     sampler.start()
     try:
-        ended = _follow(process, job, _Watch(directory), sampler, lambda: generators.redacted(_tail(log_path), key))
+        ended = _follow(process, job, _Watch(directory), sampler, lambda: generators.redact_key(_tail(log_path), key))
     finally:  # the directory may have gone, with whoever asked
         _end(process)
         sampler.stop()
-    said = generators.tail(generators.redacted(_tail(log_path), key))
+    said = generators.select_last_lines(generators.redact_key(_tail(log_path), key))
     if ended:
         problem = "%s %s; its last lines: %s" % (generator.name, ended, said)
     elif process.returncode != 0:
@@ -143,14 +152,14 @@ def _generator(directory: str, order: Order, sampler: _Sampler) -> dict[str, Any
         problem = "%s ended with %s; its last lines: %s" % (generator.name, how_it_ended, said)
     else:
         try:
-            return {"cell": generators.result(generator, _result(job.result), job), "command": words}
+            return {"cell": result_files.parse_result(generator.parse, _result(job.result), job), "command": words}
         except (OSError, ValueError) as error:
             problem = "%s ended well, but its result cannot be read: %s; its last lines: %s" % (
                 generator.name,
                 error,
                 said,
             )
-    return {"cell": result_files.failed_cell(job, problem), "command": words}
+    return {"cell": result_files.make_failed_cell(job, problem), "command": words}
 
 
 def _follow(
@@ -160,14 +169,14 @@ def _follow(
     seen: int | None = None
     while process.poll() is None:
         text = log()
-        count = generators.progress(text, job.requests)
+        count = generators.parse_progress(text, job.requests)
         if count is not None and seen is None:
             # anew: until now the generator imported its libraries and made prompts, and the GPUs rested
             sampler.start()
         if count == job.requests:
             sampler.stop()
         seen = count if count is not None else seen
-        watch.show(seen, job.requests, generators.tail(text) if text else "")
+        watch.show(seen, job.requests, generators.select_last_lines(text) if text else "")
         if watch.seconds > job.time_limit:
             how_far = " (%d of %d requests)" % (seen, job.requests) if seen is not None else ""
             return "did not end within %d s%s" % (job.time_limit, how_far)
@@ -264,4 +273,4 @@ class _Sampler:
         if not self._out:
             return None
         self._out.seek(0)
-        return benchmark.samples(self._out.read().decode("utf-8", "replace"))
+        return benchmark.parse_samples(self._out.read().decode("utf-8", "replace"))

@@ -1,5 +1,4 @@
-"""Load generators: how each is started, which options it must know, where the key goes, how its result file reads. Pure
-functions.
+"""Load generators: how each is started, which options it must know, what it prints. Pure functions.
 
 Read in the sources of, and run in, the versions that docs/benchmark.md names. Options are few on purpose: what is left
 at its default cannot be renamed. Every one is looked up in the installed generator's own --help first.
@@ -8,16 +7,16 @@ at its default cannot be renamed. Every one is looked up in the installed genera
 from __future__ import annotations
 
 import difflib
-import json
 import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from .. import engines
-from ..arguments import options_of
+from ..arguments import parse_options
 from ..engines import ENGINES
-from .generator import Generator, Job
-from .result_files import read_guidellm_result
+from . import result_files
+from .generator import Generator
+from .job import Job
 
 TAIL_LINES, TAIL_CHARACTERS, LINE_CHARACTERS = 6, 900, 300
 _BAR = re.compile(r"(\d+)/(\d+) \[")  # tqdm
@@ -51,10 +50,11 @@ GUIDELLM = Generator(
     required=_guidellm_required,
     optional=_guidellm_optional,
     choices={
-        "--backend": "openai_http", "--profile": "concurrent", "--constraint": "max_requests", "--tokenizer": "huggingface_auto",
+        "--backend": "openai_http", "--profile": "concurrent", "--constraint": "max_requests",
+        "--tokenizer": "huggingface_auto",
         "--data": "synthetic_text", "--output": "json",
     },
-    parse=read_guidellm_result,
+    parse=result_files.parse_guidellm,
     needs_tokenizer=True,
 )  # fmt: skip
 GENERATORS = {
@@ -82,9 +82,9 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
 }
 
 
-def faults(generator: Generator, text: str, job: Job) -> list[str]:
+def find_faults(generator: Generator, text: str, job: Job) -> list[str]:
     """What speaks against this generator, from its --help: options that it lacks, choices that it does not name."""
-    known = options_of(text)
+    known = parse_options(text)
     found = []
     for option in dict.fromkeys(option for option, _value in generator.required(job)):
         wanted = generator.choices.get(option)
@@ -98,13 +98,13 @@ def faults(generator: Generator, text: str, job: Job) -> list[str]:
     return found
 
 
-def known_options(generator: Generator, text: str, job: Job) -> list[str]:
+def select_options(generator: Generator, text: str, job: Job) -> list[str]:
     """Those of the optional options that the installed version has, from its --help."""
-    known = options_of(text)
+    known = parse_options(text)
     return [option for option, _value in generator.optional(job) if option in known]
 
 
-def command(generator: Generator, start: Sequence[str], known: Collection[str], job: Job) -> list[str]:
+def make_command(generator: Generator, start: Sequence[str], known: Collection[str], job: Job) -> list[str]:
     """The command line; `start` begins it, `known` are the optional options that it has. The key is not in it."""
     words = list(start)
     for option, value in generator.required(job) + [pair for pair in generator.optional(job) if pair[0] in known]:
@@ -112,32 +112,19 @@ def command(generator: Generator, start: Sequence[str], known: Collection[str], 
     return words
 
 
-def progress(text: str, requests: int) -> int | None:
+def parse_progress(text: str, requests: int) -> int | None:
     """How many of the requests are done, from the end of what was printed; None where it does not say (yet)."""
     bars = [int(match[1]) for match in _BAR.finditer(text) if int(match[2]) == requests]
     counts = [int(match[1]) + int(match[2]) for match in _COUNTS.finditer(text)]
     return max(bars[-1:] + counts[-1:], default=None)
 
 
-def result(generator: Generator, text: str, job: Job) -> dict[str, Any]:
-    """The cell of a result file; ValueError with what is wrong with it."""
-    try:
-        found = json.loads(text)
-    except RecursionError as error:
-        raise ValueError("it is nested too deep") from error
-    except ValueError as error:
-        raise ValueError("it is not JSON (%s)" % error) from error
-    if not isinstance(found, dict):
-        raise ValueError("it holds no object")
-    return generator.parse(found, job)
-
-
-def redacted(text: str, key: str | None) -> str:
+def redact_key(text: str, key: str | None) -> str:
     """What a generator printed, without the key of the API."""
     return text.replace(key, "***") if key else text
 
 
-def tail(text: str) -> str:
+def select_last_lines(text: str) -> str:
     """The last lines for a message, without progress bars."""
     # The bar goes to another stream, and ends without a line feed: what is printed next stands behind it.
     lines = [_BAR_LINE.sub("", line.rsplit("\r", 1)[-1]).rstrip() for line in text.split("\n")]
@@ -150,18 +137,22 @@ def tail(text: str) -> str:
     return " | ".join(lines[-TAIL_LINES:])[-TAIL_CHARACTERS:] or "it printed nothing"
 
 
-def tokenizer_of(engine: str | None, words: Sequence[str]) -> str | None:
-    """The tokenizer, or else the model, of a server's command line: a path or a name on the hub; None where the command
-    does not say."""
+def find_tokenizer(engine: str | None, words: Sequence[str]) -> str | None:
+    """The tokenizer, or else the model, of a server's command line: a path or a name on the hub.
+
+    None where the command does not say.
+    """
     entry = ENGINES.get(engine or "")
-    settings = engines.settings_of(entry, words) if entry else engines.flags(words)
+    settings = engines.find_settings(entry, words) if entry else engines.parse_flags(words)
     given = (settings.get(name) for name in ("tokenizer-path", "tokenizer"))
-    return next((value for value in given if isinstance(value, str)), None) or engines.model_path(engine, words)
+    return next((value for value in given if isinstance(value, str)), None) or engines.find_model_path(engine, words)
 
 
-def server_of(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """What a generator must know, from the facts of the server: ``{engine, python, environment, user_id, tokenizer,
-    trust_remote_code}``."""
+def describe_server(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """What a generator must know, from the facts of the server:
+
+    ``{engine, python, environment, user_id, tokenizer, trust_remote_code}``.
+    """
     process = facts.get("process")
     process = process if isinstance(process, dict) else {}
     given = process.get("arguments")
@@ -172,7 +163,7 @@ def server_of(facts: Mapping[str, Any]) -> dict[str, Any]:
         "python": process.get("python"),
         "environment": {str(name): str(value) for name, value in named.items()} if isinstance(named, dict) else {},
         "user_id": process.get("user_id"),
-        "tokenizer": tokenizer_of(facts.get("engine"), words),
+        "tokenizer": find_tokenizer(facts.get("engine"), words),
         "trust_remote_code": "trust-remote-code"
-        in (engines.settings_of(entry, words) if entry else engines.flags(words)),
+        in (engines.find_settings(entry, words) if entry else engines.parse_flags(words)),
     }

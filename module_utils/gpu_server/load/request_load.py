@@ -1,5 +1,6 @@
-"""Load for a server: so many requests at once through its OpenAI-compatible API, streamed, each timed. Standard library
-only.
+"""Load for a server: so many requests at once through its OpenAI-compatible API, streamed, each timed.
+
+Standard library only.
 
 For hosts that have none of the generators of generators.py: it needs no package, no tokenizer and no hub. Prompts are
 random words, and what the server counts (`usage`) is what is reported.
@@ -30,8 +31,10 @@ WORDS = _WORDS.split()
 
 
 class Load:
-    """One cell: `requests` requests, `concurrency` at a time. `run` blocks until all have ended or `time_limit` is
-    over."""
+    """One cell: `requests` requests, `concurrency` at a time.
+
+    `run` blocks until all have ended or `time_limit` is over.
+    """
 
     def __init__(self, base: str, model: str, key: str | None, *, seed: int = 0) -> None:
         self._parts = urlsplit(base)
@@ -71,8 +74,9 @@ class Load:
         with self._lock:
             done = list(self._done)
         return {
-            "concurrency": concurrency, "prompt_tokens_asked": prompt_tokens, "output_tokens_asked": output_tokens, "requests": requests,
-            **summary(done, requests, time.monotonic() - began),
+            "concurrency": concurrency, "prompt_tokens_asked": prompt_tokens, "output_tokens_asked": output_tokens,
+            "requests": requests,
+            **summarise_requests(done, requests, time.monotonic() - began),
         }  # fmt: skip
 
     def _request(self, number: int, prompt_tokens: int, output_tokens: int, end: float) -> dict[str, Any]:
@@ -98,14 +102,17 @@ class Load:
 
     @staticmethod
     def _extras(output_tokens: int) -> dict[str, Any]:
-        """What makes answers equally long, and counted, but is not OpenAI's: `transformers serve` answers 422 and names
-        the field."""
+        """What makes answers equally long, and counted, but is not OpenAI's:
+
+        `transformers serve` answers 422 and names the field.
+        """
         return {"min_tokens": output_tokens, "ignore_eos": True, "stream_options": {"include_usage": True}}
 
     def _post(self, body: dict[str, Any], end: float) -> dict[str, Any]:
         began = time.monotonic()
         result: dict[str, Any] = {
-            "ok": False, "refused": False, "problem": None, "first_s": None, "total_s": None, "output": 0, "prompt": 0, "gaps": [],
+            "ok": False, "refused": False, "problem": None, "first_s": None, "total_s": None, "output": 0, "prompt": 0,
+            "gaps": [],
         }  # fmt: skip
         connection: http.client.HTTPConnection | None = None
         try:
@@ -159,9 +166,12 @@ class Load:
         result["output"] = result["output"] or pieces
 
 
-def summary(done: list[dict[str, Any]], requests: int, seconds: float) -> dict[str, Any]:
-    """``{completed, failed, seconds, output_tokens_per_s, total_tokens_per_s, per_stream_tokens_per_s, first_token_s,
-    token_gap_ms, problems}``."""
+def summarise_requests(done: list[dict[str, Any]], requests: int, seconds: float) -> dict[str, Any]:
+    """The figures of one load.
+
+    ``{completed, failed, seconds, output_tokens_per_s, total_tokens_per_s, per_stream_tokens_per_s, first_token_s,
+    token_gap_ms, problems}``.
+    """
     good = [one for one in done if one["ok"]]
     output, prompt = sum(one["output"] for one in good), sum(one["prompt"] for one in good)
     timed = [one for one in good if one["first_s"] and one["output"] > 1 and one["total_s"] > one["first_s"]]
@@ -175,13 +185,13 @@ def summary(done: list[dict[str, Any]], requests: int, seconds: float) -> dict[s
         "output_tokens_per_s": round(output / seconds, 2) if good else None,
         "total_tokens_per_s": round((output + prompt) / seconds, 2) if good else None,
         "per_stream_tokens_per_s": round(statistics.median(streams), 2) if streams else None,
-        "first_token_s": spread([one["first_s"] for one in good if one["first_s"]], 1.0),
-        "token_gap_ms": spread([gap for one in good for gap in one["gaps"]], 1000.0),
+        "first_token_s": summarise_spread([one["first_s"] for one in good if one["first_s"]], 1.0),
+        "token_gap_ms": summarise_spread([gap for one in good for gap in one["gaps"]], 1000.0),
         "problems": sorted({one["problem"] for one in done if one["problem"]})[:5],
     }
 
 
-def spread(values: list[float], factor: float) -> dict[str, float] | None:
+def summarise_spread(values: list[float], factor: float) -> dict[str, float] | None:
     """``{median, p95}``; None without values."""
     if not values:
         return None

@@ -1,18 +1,28 @@
-"""What the result files of load generators say, under the names that every generator's figures have here. Pure
-functions."""
+"""The result files of load generators, each in its own form, as cells: the same figures under the same names.
+
+The forms were read in the sources of the versions that docs/benchmark.md names. A file that another program wrote may
+hold anything anywhere: what is no figure is None, and what is no result is a ValueError.
+"""
 
 from __future__ import annotations
 
+import json
 import math
+from collections.abc import Callable
 from typing import Any
 
-from .generator import Job
-from .request_load import spread
+from .job import Job
+from .request_load import summarise_spread
+
+# (the parsed file, the load) -> its cell
+Parser = Callable[["dict[str, Any]", Job], "dict[str, Any]"]
 
 
-def read_serving_result(found: dict[str, Any], job: Job) -> dict[str, Any]:
-    """SGLang's and vLLM's result, which have one ancestor: totals, times in milliseconds and, with details, lists over
-    the requests."""
+def parse_serving(found: dict[str, Any], job: Job) -> dict[str, Any]:
+    """SGLang's and vLLM's result, which have one ancestor.
+
+    Totals, times in milliseconds and, with details, lists over the requests.
+    """
     completed = _count(found.get("completed"))
     if completed is None or _number(found.get("duration")) is None:
         raise ValueError("it holds no `completed` and `duration`")
@@ -30,8 +40,8 @@ def read_serving_result(found: dict[str, Any], job: Job) -> dict[str, Any]:
         output=found.get("total_output_tokens"),
         prompt=found.get("total_input_tokens"),
         per_stream=1000.0 / per_token if per_token else None,
-        first=spread(firsts, 1.0) or _given(found, "ttft", 0.001),
-        gap=spread(gaps, 1000.0) or _given(found, "itl", 1.0),
+        first=summarise_spread(firsts, 1.0) or _given(found, "ttft", 0.001),
+        gap=summarise_spread(gaps, 1000.0) or _given(found, "itl", 1.0),
         errors=errors,
     )
 
@@ -42,7 +52,8 @@ def _given(found: dict[str, Any], name: str, factor: float) -> dict[str, float] 
     return {"median": round(median * factor, 4), "p95": round(high * factor, 4)} if median and high else None
 
 
-def read_guidellm_result(found: dict[str, Any], job: Job) -> dict[str, Any]:
+def parse_guidellm(found: dict[str, Any], job: Job) -> dict[str, Any]:
+    """guidellm's result: statistics of the requests that went well, times in milliseconds."""
     try:
         one = found["benchmarks"][0]
         metrics, requests = one["metrics"], one["requests"]
@@ -88,7 +99,20 @@ def read_guidellm_result(found: dict[str, Any], job: Job) -> dict[str, Any]:
     )
 
 
-def failed_cell(job: Job, problem: str) -> dict[str, Any]:
+def parse_result(parse: Parser, text: str, job: Job) -> dict[str, Any]:
+    """The cell of a result file, by the parser of its generator; ValueError with what is wrong with it."""
+    try:
+        found = json.loads(text)
+    except RecursionError as error:
+        raise ValueError("it is nested too deep") from error
+    except ValueError as error:
+        raise ValueError("it is not JSON (%s)" % error) from error
+    if not isinstance(found, dict):
+        raise ValueError("it holds no object")
+    return parse(found, job)
+
+
+def make_failed_cell(job: Job, problem: str) -> dict[str, Any]:
     """A load of which nothing is known but that it did not end well."""
     cell = _cell(
         job, completed=0, seconds=None, output=None, prompt=None, per_stream=None, first=None, gap=None, errors=[]
@@ -132,8 +156,10 @@ def _short(text: str) -> str:
 
 
 def _number(value: Any) -> float | None:
-    """A figure that can be one: not NaN, which a generator divides to when nothing was completed, not negative, not a
-    truth value."""
+    """A figure that can be one, else None.
+
+    Not NaN, which a generator divides to when nothing was completed, not negative, not a truth value.
+    """
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
     try:

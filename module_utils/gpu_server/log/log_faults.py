@@ -1,7 +1,7 @@
-"""Faults that servers report in their logs: what each means, and what to change. Sources: the engines' own messages
-(SGLang 0.5.8 to
-0.5.23, vLLM 0.20 to 0.32), PyTorch's and NCCL's; the direction of the memory hints is from their use, not from their
-wording.
+"""Faults that servers report in their logs: what each means, and what to change.
+
+Sources: the engines' own messages (SGLang 0.5.8 to 0.5.23, vLLM 0.20 to 0.32), PyTorch's and NCCL's; the direction of
+the memory hints is from their use, not from their wording.
 """
 
 from __future__ import annotations
@@ -13,8 +13,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Fault:
-    """`fatal`: the server does not serve (any more). `direction`: what to do with --mem-fraction-static or its like, if
-    anything. `general`: it says that something failed, not what: any other fault of the same log is the cause."""
+    """`fatal`: the server does not serve (any more).
+
+    `direction`: what to do with --mem-fraction-static or its like, if anything. `general`: it says that something
+    failed, not what: any other fault of the same log is the cause.
+    """
 
     kind: str
     pattern: re.Pattern[str]
@@ -262,6 +265,6 @@ OUT_OF_MEMORY = {
 }
 
 
-def fault_of(line: str, own: Sequence[Fault] = ()) -> Fault | None:
+def find_fault(line: str, own: Sequence[Fault] = ()) -> Fault | None:
     """The fault that a line reports; `own` are those of the engine that wrote it, which come first."""
     return next((fault for fault in (*own, *FAULTS) if fault.pattern.search(line)), None)

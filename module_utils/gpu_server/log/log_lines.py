@@ -1,5 +1,7 @@
-"""Lines of a server's log: split where a terminal would (progress bars use carriage returns), their time, and nothing
-unbounded."""
+"""Lines of a server's log, their time, and nothing unbounded.
+
+They are split where a terminal would: progress bars use carriage returns.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +27,10 @@ _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 @dataclass(frozen=True)
 class Line:
-    """`at`: seconds since the epoch, the time of the line or of the last one before it that had one; `own`: whether it
-    is its own."""
+    """`at`: seconds since the epoch, the time of the line or of the last one before it that had one.
+
+    `own`: whether it is its own.
+    """
 
     number: int
     text: str
@@ -34,9 +38,11 @@ class Line:
     own: bool
 
 
-def lines_of(text: str, now: float, utc_offset_s: int = 0) -> Iterator[Line]:
-    """The lines of `text`. Times without a zone are `utc_offset_s` east of UTC; without a year, in the year before
-    `now`."""
+def parse_lines(text: str, now: float, utc_offset_s: int = 0) -> Iterator[Line]:
+    """The lines of `text`.
+
+    Times without a zone are `utc_offset_s` east of UTC; without a year, in the year before `now`.
+    """
     last: float | None = None
     for number, raw in enumerate(re.split(r"\r\n|\n|\r", text), start=1):
         line = _ANSI.sub("", raw[:LINE_LIMIT]).rstrip()

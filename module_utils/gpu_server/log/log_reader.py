@@ -1,5 +1,7 @@
-"""What a server's log says about its last start and its work: phases, progress, decode statistics, faults, NCCL's
-transport."""
+"""What a server's log says about its last start and its work.
+
+Phases, progress, decode statistics, faults, NCCL's transport.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from typing import Any
 from .. import engines
 from ..engines import Engine
 from . import log_faults
-from .log_lines import UNIT_START, Line, lines_of
+from .log_lines import UNIT_START, Line, parse_lines
 
 LAST_BATCHES = 20  # decode lines that a median is made of
 CLOCK_SECONDS = 5.0  # a start time from jiffies, a log's whole seconds
@@ -33,20 +35,20 @@ _DISABLED_P2P = re.compile(r"P2P is disabled between connected GPUs (\d+) and (\
 _GENERATION = re.compile(r"/generate$|/completions$|/responses$|/messages$")
 
 
-def read(
+def read_log(
     text: str, now: float, utc_offset_s: int = 0, engine: Engine | None = None, since: float | None = None
 ) -> dict[str, Any]:
-    """``{engine, lines, ends_with_request, started_line,
-    phase, phases, progress, ready, ready_at, last_line, last_line_at, decode, faults, fatal, nccl,
-    requests, kv_tokens, context_length}`` of the last start in `text`; the same keys always, None for what the log does
-    not say.
+    """The facts of the last start in `text`; the same keys always, None for what the log does not say.
+
+    ``{engine, lines, ends_with_request, started_line, phase, phases, progress, ready, ready_at, last_line,
+    last_line_at, decode, faults, fatal, nccl, requests, kv_tokens, context_length}``.
 
     `phases`: ``[{name, at, seconds, line}]`` in the order in which they were reached; `seconds` None for the last one.
     With `since` (when the process started) nothing that an earlier process wrote counts, even if the new one ended
     before its first usual line.
     """
-    engine = engine or engines.recognise_log(text[-200000:]) or engines.recognise_log(text[:200000])
-    lines = _of_last_start(_not_before(list(lines_of(text, now, utc_offset_s)), since), engine)
+    engine = engine or engines.find_engine_of_log(text[-200000:]) or engines.find_engine_of_log(text[:200000])
+    lines = _of_last_start(_not_before(list(parse_lines(text, now, utc_offset_s)), since), engine)
     state = _State(engine)
     for line in lines:
         state.take(line)
@@ -151,7 +153,7 @@ class _State:
                 break
 
     def _take_fault(self, line: Line) -> None:
-        fault = log_faults.fault_of(line.text, self._engine.faults if self._engine else ())
+        fault = log_faults.find_fault(line.text, self._engine.faults if self._engine else ())
         first = next(iter(self._faults.values()), None)
         if first and first["exception"] is None and (match := _EXCEPTION.search(line.text)):
             first["exception"] = match[0].strip("] ")[:EXCERPT]  # what the traceback after it ends with

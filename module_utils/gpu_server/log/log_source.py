@@ -1,5 +1,7 @@
-"""Where a server's log is, and the part of it that matters: from the last start to now, across a rotation, in bounded
-size."""
+"""Where a server's log is, and the part of it that matters.
+
+From the last start to now, across a rotation, in bounded size.
+"""
 
 from __future__ import annotations
 
@@ -45,11 +47,12 @@ def part_command(path: str, offset: int) -> tuple[str, ...]:
     )
 
 
-def read(
+def read_log_source(
     evidence: Evidence, unit: dict[str, Any] | None, path: str | None, engine: Engine | None, errors: Errors
 ) -> dict[str, Any]:
-    """``{kind, path, text, modified, gap, rotated}``: `kind` 'file', 'journal' or None; `text` None where there is no
-    log to read.
+    """``{kind, path, text, modified, gap, rotated}``: `kind` 'file', 'journal' or None.
+
+    `text` None where there is no log to read.
 
     `gap`: the middle of a long log was left out. `rotated`: the last start stands in the file that was rotated away.
     """

@@ -1,4 +1,7 @@
-"""What the role left: a server that serves, under its own user, whose secrets stand in one file that only root reads."""
+"""What the role left: a server that serves, under its own user.
+
+Its secrets stand in one file that only root reads.
+"""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ def plan_start(name: str, venv: str, model: str) -> dict[str, Any]:
         known = ", ".join(engines.ENGINES)
         raise AnsibleFilterError("inference_server_engine is %r, which is not known. Known are: %s." % (name, known))
     return {
-        "command": engines.start_command(engine, venv),
+        "command": engines.make_start_command(engine, venv),
         "model_words": [] if engine.model_flag else [model],
         "arguments": {engine.model_flag: model} if engine.model_flag else {},
     }

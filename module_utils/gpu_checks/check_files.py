@@ -21,8 +21,10 @@ class ChecksError(ValueError):
 
 @dataclass(frozen=True)
 class Check:
-    """One item of checks/*.yml. Conditions and texts are as the file has them (trusted as templates where Ansible
-    loaded them)."""
+    """One item of checks/*.yml.
+
+    Conditions and texts are as the file has them (trusted as templates where Ansible loaded them).
+    """
 
     id: str
     title: str
@@ -40,7 +42,7 @@ class Check:
     file: str
 
 
-def load(directory: str, read: Callable[[str], Any], strict: bool = True) -> list[Check]:
+def load_checks(directory: str, read: Callable[[str], Any], strict: bool = True) -> list[Check]:
     """The checks of every *.yml in `directory`, in the order of file names and of items.
 
     `read` parses one file; Ansible's is ``lambda path: loader.load_from_file(path, trusted_as_template=True)``.
@@ -64,7 +66,7 @@ def load(directory: str, read: Callable[[str], Any], strict: bool = True) -> lis
             raise ChecksError(
                 "%s:%s: %s" % (path, _line_of(error), getattr(error, "message", None) or error)
             ) from error
-    return build(files, strict)
+    return build_checks(files, strict)
 
 
 def _line_of(error: BaseException) -> int:
@@ -77,9 +79,9 @@ def _line_of(error: BaseException) -> int:
     return 1
 
 
-def build(files: dict[str, Any], strict: bool = True) -> list[Check]:
+def build_checks(files: dict[str, Any], strict: bool = True) -> list[Check]:
     """The checks in `files` (path -> parsed content); ChecksError where any is faulty."""
-    files = {path: with_on(content) for path, content in files.items()}
+    files = {path: restore_on_keys(content) for path, content in files.items()}
     faults = list(_faults(files, strict))
     if faults:
         lines = _Lines()
@@ -90,11 +92,11 @@ def build(files: dict[str, Any], strict: bool = True) -> list[Check]:
     for items in files.values():
         for item in items:
             for _where, condition in _conditions_of(item):
-                expressions.prepare(str(condition))
+                expressions.prepare_expression(str(condition))
     return [_check(item, path) for path, items in files.items() for item in items]
 
 
-def with_on(items: Any) -> Any:
+def restore_on_keys(items: Any) -> Any:
     """YAML 1.1 reads the key `on` as true; this gives it its name back, in the remedies of `items`."""
     if not isinstance(items, list):
         return items
@@ -147,7 +149,7 @@ def _faults(files: dict[str, Any], strict: bool) -> Iterator[_Fault]:
             formed = False
             continue
         for index, item in enumerate(items):
-            faults = list(rules.faults_of_item(item))
+            faults = list(rules.find_item_faults(item))
             faults = faults or list(_faults_of_expressions(item))
             for where, problem in faults:
                 formed = False
@@ -175,9 +177,9 @@ def _named(item: Any) -> str:
 
 def _faults_of_expressions(item: dict[str, Any]) -> Iterator[rules.Fault]:
     for where, expression in _conditions_of(item):
-        yield from _faults_of_one(where, expression, lambda text: expressions.reads(text).strangers)
+        yield from _faults_of_one(where, expression, lambda text: expressions.find_reads(text).strangers)
     for where, text in _texts_of(item):
-        yield from _faults_of_one(where, text, expressions.strangers_of_text)
+        yield from _faults_of_one(where, text, expressions.find_strangers)
 
 
 def _faults_of_one(
@@ -223,7 +225,7 @@ def _faults_of_graph(good: dict[str, tuple[str, int, dict[str, Any]]], strict: b
                 yield (
                     path,
                     (index, "explains", number),
-                    "check %s explains '%s', which is no check%s" % (name, target, suggestion(target, good)),
+                    "check %s explains '%s', which is no check%s" % (name, target, suggest_name(target, good)),
                 )
     cycle = _cycle(
         {name: [t for t in item.get("explains", ()) if t in good] for name, (_path, _index, item) in good.items()}
@@ -255,7 +257,7 @@ def _cycle(graph: dict[str, list[str]]) -> list[str]:
     return []
 
 
-def suggestion(word: str, known: Iterable[str]) -> str:
+def suggest_name(word: str, known: Iterable[str]) -> str:
     """ ", did you mean X?" where `known` has something alike, else the empty text."""
 
     near = difflib.get_close_matches(str(word), list(known), n=1)

@@ -13,36 +13,39 @@ from typing import Any
 
 from ansible.parsing.dataloader import DataLoader
 
-from . import checks
+from . import check_files
 
 OWN = str(Path(__file__).resolve().parents[2] / "checks")
 # What a report says of a check, and no single result repeats.
 OF_THE_CHECK = ("title", "severity", "tags", "docs", "explains")
 
 
-def of(directory: str = OWN) -> list[checks.Check]:
+def load_checks_cached(directory: str = OWN) -> list[check_files.Check]:
     """The checks in `directory`. ChecksError names the faults, each time anew."""
     found = _read(os.path.abspath(directory))
-    if isinstance(found, checks.ChecksError):
+    if isinstance(found, check_files.ChecksError):
         raise found
     return found
 
 
 @functools.cache
-def _read(directory: str) -> list[checks.Check] | checks.ChecksError:
+def _read(directory: str) -> list[check_files.Check] | check_files.ChecksError:
     loader = DataLoader()
     try:
         # "unsafe" is Ansible's word for "not copied", which takes as long as the reading.
-        return checks.load(
+        return check_files.load_checks(
             directory, lambda path: loader.load_from_file(path, cache="none", unsafe=True, trusted_as_template=True)
         )
-    except checks.ChecksError as error:
+    except check_files.ChecksError as error:
         return error
 
 
-def definitions(directory: str) -> dict[str, dict[str, Any]]:
+def load_definitions(directory: str) -> dict[str, dict[str, Any]]:
     """``{id: {title, severity, tags, docs, explains}}``."""
-    return {check.id: {name: _plain(getattr(check, name)) for name in OF_THE_CHECK} for check in of(directory)}
+    return {
+        check.id: {name: _plain(getattr(check, name)) for name in OF_THE_CHECK}
+        for check in load_checks_cached(directory)
+    }
 
 
 def _plain(value: Any) -> Any:

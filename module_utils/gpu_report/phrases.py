@@ -11,12 +11,12 @@ _ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 
 
-def plain(text: Any) -> str:
+def strip_controls(text: Any) -> str:
     """`text` without escape sequences and control characters; tabs and line ends stay."""
     return _CONTROLS.sub("\N{REPLACEMENT CHARACTER}", _ESCAPES.sub("", str(text).replace("\r\n", "\n")))
 
 
-def names(hosts: Sequence[str], shown: int = 6) -> str:
+def join_names(hosts: Sequence[str], shown: int = 6) -> str:
     """'gpu1, gpu2, gpu3 and 97 more'."""
     more = len(hosts) - shown
     if more <= 1:  # "and 1 more" is no shorter than the name
@@ -24,14 +24,14 @@ def names(hosts: Sequence[str], shown: int = 6) -> str:
     return "%s and %d more" % (", ".join(hosts[:shown]), more)
 
 
-def count(number: int, noun: str, plural: str = "") -> str:
+def format_count(number: int, noun: str, plural: str = "") -> str:
     """'1 host', '2 hosts'."""
     return "%d %s" % (number, noun if number == 1 else plural or noun + "s")
 
 
-def where(remedy: dict[str, Any], hosts: Sequence[str]) -> str:
+def name_machine(remedy: dict[str, Any], hosts: Sequence[str]) -> str:
     """On which machine a remedy is carried out."""
-    of = names(hosts, 3)
+    of = join_names(hosts, 3)
     return {
         "host": "on %s" % of,
         "hypervisor": "on the hypervisor (Proxmox host) of %s" % of,
@@ -42,7 +42,7 @@ def where(remedy: dict[str, Any], hosts: Sequence[str]) -> str:
     }.get(str(remedy.get("on")), "on %s" % of)
 
 
-def first_sentences(text: str, limit: int = 240) -> str:
+def take_sentences(text: str, limit: int = 240) -> str:
     """As many whole sentences of `text` as fit into `limit` characters, at least one."""
     sentences = re.split(r"(?<=[.!?])\s+(?=[A-Z])", " ".join(text.split()))
     kept = sentences[0]
