@@ -11,7 +11,7 @@ from typing import Any
 _SERVERS = re.compile(r"sglang|vllm", re.IGNORECASE)  # in the name that nvidia-smi shows of a process
 
 
-def probes(gpu_host: dict[str, Any], wish: str) -> bool:
+def wants_probe(gpu_host: dict[str, Any], wish: str) -> bool:
     """Whether P2P is proven.
 
     It also proves that CUDA initialises, so one GPU is enough; GPUs in use are the probe's own concern.

@@ -38,7 +38,7 @@ RECORDED = {"evidence": {"recorded": True, "probe_recorded": False}, "gpus": {"c
     ],
 )
 def test_when_p2p_is_proven(facts: dict[str, Any], wish: str, probed: bool) -> None:
-    assert gathering.probes(facts, wish) is probed
+    assert gathering.wants_probe(facts, wish) is probed
 
 
 @pytest.mark.parametrize(
