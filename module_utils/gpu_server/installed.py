@@ -44,7 +44,7 @@ def find_packages(evidence: Evidence, words: list[str], environment: dict[str, s
 
 def find_directories(evidence: Evidence, words: list[str], environment: dict[str, str]) -> list[str]:
     """Where the Python that `words` start finds its packages; `words` may begin with `env NAME=VALUE` and the like."""
-    words, environment = launch.unwrap(words, environment)
+    words, environment = launch.unwrap_command(words, environment)
     found = [path for path in environment.get("PYTHONPATH", "").split(":") if path.startswith("/")]
     program = next((word for word in words[:2] if word.startswith("/") and "/bin/" in word), "")
     if words and not program and "/" not in words[0]:

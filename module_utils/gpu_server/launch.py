@@ -22,7 +22,7 @@ _ENV_VALUES = frozenset({"-u", "--unset", "-C", "--chdir", "-a", "--argv0"})
 _DEPTH = 8
 
 
-def unwrap(words: Sequence[str], environment: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
+def unwrap_command(words: Sequence[str], environment: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
     """(the words from the engine's own program on, the environment that it gets).
 
     `words` may begin with `env NAME=VALUE`, `numactl`, `sh -c "..."` and the like, one in another; where no program is

@@ -24,7 +24,7 @@ def read_model_type(evidence: Evidence, model: str, words: list[str], environmen
     `model_type` None where the model's config.json is not on this host (yet).
     """
     result: dict[str, Any] = {"model_type": None, "known": None, "transformers": None, "config": None}
-    words, environment = launch.unwrap(words, environment)
+    words, environment = launch.unwrap_command(words, environment)
     result["transformers"] = (installed.find_packages(evidence, words, environment) or {}).get("transformers")
     for path in _configs(evidence, model, environment):
         reading = evidence.read(path, 4 << 20)

@@ -63,7 +63,7 @@ class ActionModule(Facts):  # type: ignore[misc]
         found: list[tuple[str, dict[str, Any]]] = []
         if args["proxmox"]:
             found.append(("proxmox_facts", {}))
-        if wanted.probes(gpu_host, args["probe"]):
+        if wanted.wants_probe(gpu_host, args["probe"]):
             when_busy = "force" if args["probe"] == "force" else "skip"
             found.append(
                 (

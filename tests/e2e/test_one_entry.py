@@ -28,7 +28,7 @@ import re
 from ..load.generator import Generator
 from ..load.result_files import parse_serving
 from ..log.log_faults import Fault
-from .engine import Engine, phase
+from .engine import Engine, make_phase
 
 ENGINE = Engine(
     name="madeup",
@@ -43,10 +43,10 @@ ENGINE = Engine(
     rank=re.compile(r"madeup::shard(\\d+)"),
     starts=re.compile(r"madeup says hello"),
     phases=(
-        phase("hello", r"madeup says hello"),
-        phase("warp", r"warping (?P<x>.)", words="warps its weights", patience_s=77.0),
-        phase("graphs", r"recording graphs"),
-        phase("ready", r"madeup serves"),
+        make_phase("hello", r"madeup says hello"),
+        make_phase("warp", r"warping (?P<x>.)", words="warps its weights", patience_s=77.0),
+        make_phase("graphs", r"recording graphs"),
+        make_phase("ready", r"madeup serves"),
     ),
     ready=re.compile(r"madeup serves"),
     decode=re.compile(r"made (?P<running>\\d+) (?P<rate>[0-9.]+) (?P<queue>\\d+)(?P<usage>)(?P<tokens>)(?P<graph>)"),

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from ansible.errors import AnsibleActionFail
 from ansible.module_utils.gpu_host.evidence import bundle as bundles
-from ansible.module_utils.gpu_host.probe.wanted import probes
+from ansible.module_utils.gpu_host.probe.wanted import wants_probe
 from ansible.module_utils.gpu_server.detection import sees_server
 
 from .test_run_checks import ROOT, action, run
@@ -39,7 +39,7 @@ RECORDED = {"evidence": {"recorded": True, "probe_recorded": False}, "gpus": {"c
     ],
 )
 def test_when_p2p_is_proven(facts: dict[str, Any], mode: str, probed: bool) -> None:
-    assert probes(facts, mode) is probed
+    assert wants_probe(facts, mode) is probed
 
 
 def on_gpu(*processes: dict[str, Any], used: int | None = 4) -> dict[str, Any]:

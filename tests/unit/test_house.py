@@ -93,3 +93,20 @@ def test_every_room_says_what_it_holds() -> None:
         assert ast.get_docstring(ast.parse((room / "__init__.py").read_text(encoding="utf-8"))), (
             "%s/__init__.py has no docstring" % room
         )
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(UTILS)))
+def test_a_function_can_be_searched_for(path: Path) -> None:
+    """A public function is named by a verb and a noun; `gather` is what every reader is called by, `main` a program."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    functions = {node.name for node in tree.body if isinstance(node, ast.FunctionDef) and node.name[0] != "_"}
+    single = {name for name in functions - {"gather", "main"} if "_" not in name}
+    prepositions = {name for name in functions if name.startswith(("of_", "for_", "as_", "with_", "from_", "to_"))}
+    assert single | prepositions == set()
+
+
+def test_one_place_puts_our_code_in_reach_of_ansible() -> None:
+    """Each plugin that would do so itself would do so in its own way."""
+    plugins = [*ROOT.glob("plugins/**/*.py"), *ROOT.glob("callback_plugins/*.py")]
+    extending = [path.name for path in plugins if "module_utils.__path__" in path.read_text(encoding="utf-8")]
+    assert extending == ["gpu_host_action.py"]

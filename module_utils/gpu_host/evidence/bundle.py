@@ -75,8 +75,6 @@ class RecordingEvidence(Evidence):
     def __init__(self, source: Evidence) -> None:
         self._source = source
         self._records = _Records()
-        if isinstance(source, BundleEvidence):  # by which the readers know a recorded host
-            self.manifest = source.manifest
 
     @property
     def records(self) -> Sequence[dict[str, Any]]:

@@ -29,7 +29,7 @@ def parse_command_line(text: str) -> list[dict[str, Any]]:
             break
         whole = len(word) > 1 and word.startswith('"') and word.endswith('"')
         name, equals, value = (word[1:-1] if whole else word).partition("=")
-        found.append({"name": name.replace("-", "_"), "value": modprobe.unquote(value) if equals else None})
+        found.append({"name": name.replace("-", "_"), "value": modprobe.strip_quotes(value) if equals else None})
     return found
 
 

@@ -136,7 +136,7 @@ def parse_parameters(text: str) -> list[tuple[str, str | None]]:
     for word in split_words(text):
         name, equals, value = word.partition("=")
         if name:
-            found.append((name.strip('"').replace("-", "_"), unquote(value) if equals else None))
+            found.append((name.strip('"').replace("-", "_"), strip_quotes(value) if equals else None))
     return found
 
 
@@ -159,7 +159,7 @@ def split_words(text: str) -> list[str]:
     return words
 
 
-def unquote(value: str) -> str:
+def strip_quotes(value: str) -> str:
     """The value without the double quotes around it; quotes inside stay."""
     if value.startswith('"'):
         value = value[1:]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 
-def probes(gpu_host: dict[str, Any], mode: str) -> bool:
+def wants_probe(gpu_host: dict[str, Any], mode: str) -> bool:
     """Whether the probe runs. `mode` is 'auto', 'true', 'false' or 'force'.
 
     It also proves that CUDA initialises, so one GPU is enough; GPUs in use are the probe's own concern.

@@ -22,11 +22,12 @@ _NAME = re.compile(r"([0-9]{1,9})\.conf$")
 def read_vms(
     evidence: Evidence, errors: Errors, node: str | None, devices: dict[str, dict[str, Any]] | None
 ) -> dict[str, dict[str, Any]] | None:
-    """VMID -> facts of pve_vm.read plus what its devices are here; of a VM without PCI devices only name and type.
+    """VMID -> facts of vm_config.read_vm plus what its devices are here.
 
-    Beyond pve_vm.read: `gpus` [addresses that it can get] (None: unknown), `gpu_count`, `claims` [addresses that it
-    holds], `running`, `qemu` (pve_qemu.parse), `restart_pending` [text], `gpus_without_pcie`, `clique_faults`,
-    `needed_window_mib`, `faults`. None if the directory cannot be listed.
+    Of a VM without PCI devices only name and type. Beyond vm_config.read_vm: `gpus` [addresses that it can get] (None:
+    unknown), `gpu_count`, `claims` [addresses that it holds], `running`, `qemu` (qemu_process.parse_process),
+    `restart_pending` [text], `gpus_without_pcie`, `clique_faults`, `needed_window_mib`, `faults`. None if the directory
+    cannot be listed.
     """
     listing = evidence.list(VM_DIRECTORY)
     if not listing.ok:
@@ -226,11 +227,11 @@ def _window(gpus: list[str], devices: dict[str, dict[str, Any]] | None) -> int |
 
 
 def read_containers(evidence: Evidence, errors: Errors, driver: dict[str, Any]) -> dict[str, dict[str, Any]] | None:
-    """CTID -> facts of pve_lxc.read plus what the host knows of its nodes.
+    """CTID -> facts of container_config.read_container plus what the host knows of its nodes.
 
     Of a container without GPU nodes only name and type.
 
-    Beyond pve_lxc.read: `gpus` [addresses, or nodes that the driver does not know], `gpu_count`,
+    Beyond container_config.read_container: `gpus` [addresses, or nodes that the driver does not know], `gpu_count`,
     `claims`, `running`, `live_nodes`, `missing_nodes`, `suggested_devices`, `stale_rules`,
     `wrong_majors`, `absent_optional`, `root_only_nodes`, `restart_pending`, `faults`. None if the directory cannot be
     listed.

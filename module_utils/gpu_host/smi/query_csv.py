@@ -88,7 +88,7 @@ def driver_version(data: bytes) -> str | None:
 
 
 def parse_devices(data: bytes) -> dict[str, dict[str, Any]]:
-    """GPUs by address, as ``smi_fields.device`` has them; what the query did not ask for is None."""
+    """GPUs by address, as ``log_fields.read_device`` has them; what the query did not ask for is None."""
     found = {}
     for row in parse_rows(data):
         where = smi_values.parse_address(row.get("pci.bus_id"))

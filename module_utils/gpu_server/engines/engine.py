@@ -47,7 +47,7 @@ COMMON_PHASES = {
 }
 
 
-def phase(name: str, pattern: str, words: str | None = None, patience_s: float | None = None) -> Phase:
+def make_phase(name: str, pattern: str, words: str | None = None, patience_s: float | None = None) -> Phase:
     """A phase whose `pattern` begins it; `words` and `patience_s` are those of COMMON_PHASES unless given."""
     common_words, common_patience = COMMON_PHASES.get(name, (name.replace("_", " "), PATIENCE_S))
     return Phase(name, re.compile(pattern), words or common_words, patience_s or common_patience)

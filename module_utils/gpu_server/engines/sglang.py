@@ -7,7 +7,7 @@ import re
 from ..load.generator import Generator
 from ..load.job import Job
 from ..load.result_files import parse_serving
-from .engine import Engine, phase
+from .engine import Engine, make_phase
 
 
 def _required(job: Job) -> list[tuple[str, str | None]]:
@@ -57,18 +57,18 @@ ENGINE = Engine(
     rank=re.compile(r"sglang::scheduler(?:_\w+?)??_TP(\d+)"),
     starts=re.compile(r"server_args=ServerArgs\("),
     phases=(
-        phase("arguments", r"server_args=ServerArgs\("),
-        phase(
+        make_phase("arguments", r"server_args=ServerArgs\("),
+        make_phase(
             "distributed",
             r"Init torch distributed begin|\[Gloo\] Rank \d+ is connected|is using nccl==|Init torch distributed ends",
         ),
-        phase("weights", r"Load weight begin|Loading safetensors|Loading pt checkpoint|Multi-thread loading shards"),
-        phase("kv_cache", r"Load weight end|Using KV cache dtype|KV Cache is allocated|Memory pool end"),
-        phase("autotune", r"Running FlashInfer autotune|Entering DeepGEMM JIT Pre-Compile session"),
-        phase("graphs", r"Capture .*graph begin|Capturing batches"),
-        phase("scheduler", r"max_total_num_tokens=\d+"),
-        phase("listening", r"Application startup complete|Uvicorn running on"),
-        phase("ready", r"The server is fired up and ready to roll"),
+        make_phase("weights", r"Load weight begin|Loading safetensors|Loading pt checkpoint|Multi-thread loading shards"),
+        make_phase("kv_cache", r"Load weight end|Using KV cache dtype|KV Cache is allocated|Memory pool end"),
+        make_phase("autotune", r"Running FlashInfer autotune|Entering DeepGEMM JIT Pre-Compile session"),
+        make_phase("graphs", r"Capture .*graph begin|Capturing batches"),
+        make_phase("scheduler", r"max_total_num_tokens=\d+"),
+        make_phase("listening", r"Application startup complete|Uvicorn running on"),
+        make_phase("ready", r"The server is fired up and ready to roll"),
     ),
     ready=re.compile(r"The server is fired up and ready to roll"),
     decode=re.compile(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from .engine import Engine, phase
+from .engine import Engine, make_phase
 
 ENGINE = Engine(
     name="transformers",
@@ -22,10 +22,10 @@ ENGINE = Engine(
     rank=re.compile(r"(?!)"),
     starts=re.compile(r"Started server process"),
     phases=(
-        phase("weights", r"\[transformers\] Loading |Loading weights|Loading checkpoint shards"),
-        phase("listening", r"Started server process|Waiting for application startup"),
+        make_phase("weights", r"\[transformers\] Loading |Loading weights|Loading checkpoint shards"),
+        make_phase("listening", r"Started server process|Waiting for application startup"),
         # It binds its port after "Application startup complete", and may fail to.
-        phase("ready", r"Uvicorn running on"),
+        make_phase("ready", r"Uvicorn running on"),
     ),
     ready=re.compile(r"Uvicorn running on"),
     decode=re.compile(r"(?!)(?P<running>)(?P<rate>)(?P<queue>)(?P<usage>)(?P<tokens>)(?P<graph>)"),

@@ -7,7 +7,7 @@ import re
 from ..load.generator import Generator
 from ..load.job import Job
 from ..load.result_files import parse_serving
-from .engine import Engine, phase
+from .engine import Engine, make_phase
 
 
 def _required(job: Job) -> list[tuple[str, str | None]]:
@@ -60,17 +60,17 @@ ENGINE = Engine(
     rank=re.compile(r"VLLM::Worker(?:_\w+?)??_TP(\d+)|VllmWorker-(\d+)"),
     starts=re.compile(r"non-default args: \{"),
     phases=(
-        phase("arguments", r"non-default args: \{"),
-        phase("engine", r"Initializing a V\d LLM engine"),
-        phase("distributed", r"distributed_init_method=|is using nccl=="),
-        phase("weights", r"Starting to load model|Loading safetensors"),
-        phase("compile", r"Model loading took|Dynamo bytecode transform time|torch\.compile took|Compiling a graph"),
-        phase("kv_cache", r"Available KV cache memory|KV cache size:|Explicitly set .* for KV cache"),
-        phase("autotune", r"\[Autotuner\]: Autotuning process starts|\[AutoTuner\]: Tuning"),
-        phase("graphs", r"Capturing CUDA graphs"),
-        phase("engine_ready", r"init engine \(profile"),
-        phase("listening", r"Starting vLLM (?:API )?server|Started server process"),
-        phase("ready", r"Application startup complete"),
+        make_phase("arguments", r"non-default args: \{"),
+        make_phase("engine", r"Initializing a V\d LLM engine"),
+        make_phase("distributed", r"distributed_init_method=|is using nccl=="),
+        make_phase("weights", r"Starting to load model|Loading safetensors"),
+        make_phase("compile", r"Model loading took|Dynamo bytecode transform time|torch\.compile took|Compiling a graph"),
+        make_phase("kv_cache", r"Available KV cache memory|KV cache size:|Explicitly set .* for KV cache"),
+        make_phase("autotune", r"\[Autotuner\]: Autotuning process starts|\[AutoTuner\]: Tuning"),
+        make_phase("graphs", r"Capturing CUDA graphs"),
+        make_phase("engine_ready", r"init engine \(profile"),
+        make_phase("listening", r"Starting vLLM (?:API )?server|Started server process"),
+        make_phase("ready", r"Application startup complete"),
     ),
     ready=re.compile(r"Application startup complete"),
     decode=re.compile(
