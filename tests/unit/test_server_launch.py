@@ -36,18 +36,18 @@ ENGINE = ["/opt/e/bin/python3", "-m", "sglang.launch_server"]
     ],
 )
 def test_what_stands_before_the_command(before: list[str], given: dict[str, str], environment: dict[str, str]) -> None:
-    assert launch.unwrap([*before, *ENGINE, "--tp", "8"], given) == ([*ENGINE, "--tp", "8"], environment)
+    assert launch.unwrap_command([*before, *ENGINE, "--tp", "8"], given) == ([*ENGINE, "--tp", "8"], environment)
 
 
 def test_a_command_in_a_shell() -> None:
     line = "cd /srv && B=2 exec env C='x y' " + " ".join(ENGINE)
-    assert launch.unwrap(["bash", "-lc", line], {})[0][-3:] == ENGINE
-    assert launch.unwrap(["sh", "-c", "exec env C='x y' " + " ".join(ENGINE)], {}) == (ENGINE, {"C": "x y"})
+    assert launch.unwrap_command(["bash", "-lc", line], {})[0][-3:] == ENGINE
+    assert launch.unwrap_command(["sh", "-c", "exec env C='x y' " + " ".join(ENGINE)], {}) == (ENGINE, {"C": "x y"})
 
 
 @pytest.mark.parametrize("words", [["env"], ["env", "A=1"], ["sh", "-c", "sleep 'unended"], ["timeout", "5"], []])
 def test_nothing_behind_it(words: list[str]) -> None:
-    assert launch.unwrap(words, {})[0] == words
+    assert launch.unwrap_command(words, {})[0] == words
 
 
 SITE = "/srv/site"

@@ -62,7 +62,9 @@ ENGINE = Engine(
             "distributed",
             r"Init torch distributed begin|\[Gloo\] Rank \d+ is connected|is using nccl==|Init torch distributed ends",
         ),
-        make_phase("weights", r"Load weight begin|Loading safetensors|Loading pt checkpoint|Multi-thread loading shards"),
+        make_phase(
+            "weights", r"Load weight begin|Loading safetensors|Loading pt checkpoint|Multi-thread loading shards"
+        ),
         make_phase("kv_cache", r"Load weight end|Using KV cache dtype|KV Cache is allocated|Memory pool end"),
         make_phase("autotune", r"Running FlashInfer autotune|Entering DeepGEMM JIT Pre-Compile session"),
         make_phase("graphs", r"Capture .*graph begin|Capturing batches"),

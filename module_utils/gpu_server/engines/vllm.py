@@ -64,7 +64,9 @@ ENGINE = Engine(
         make_phase("engine", r"Initializing a V\d LLM engine"),
         make_phase("distributed", r"distributed_init_method=|is using nccl=="),
         make_phase("weights", r"Starting to load model|Loading safetensors"),
-        make_phase("compile", r"Model loading took|Dynamo bytecode transform time|torch\.compile took|Compiling a graph"),
+        make_phase(
+            "compile", r"Model loading took|Dynamo bytecode transform time|torch\.compile took|Compiling a graph"
+        ),
         make_phase("kv_cache", r"Available KV cache memory|KV cache size:|Explicitly set .* for KV cache"),
         make_phase("autotune", r"\[Autotuner\]: Autotuning process starts|\[AutoTuner\]: Tuning"),
         make_phase("graphs", r"Capturing CUDA graphs"),
