@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from fnmatch import fnmatch
 from typing import Any
 
@@ -33,7 +34,7 @@ UNITS_COMMAND = [
 ]
 
 
-def find_gpu_users(evidence: Evidence, patterns: list[str]) -> dict[str, Any]:
+def find_gpu_users(evidence: Evidence, patterns: Sequence[str]) -> dict[str, Any]:
     """What `find_processes` finds, the `units` that serve, and `text`.
 
     `text` is one line for a person, empty when the GPUs are free.
@@ -108,7 +109,7 @@ def _unit(cgroup: str) -> tuple[str, str]:
     return unit, container
 
 
-def find_serving_units(evidence: Evidence, patterns: list[str]) -> list[str]:
+def find_serving_units(evidence: Evidence, patterns: Sequence[str]) -> list[str]:
     """Active or starting services whose name matches one of the shell `patterns`; empty without systemd."""
     outcome = evidence.run(UNITS_COMMAND, 15)
     names = [line.split()[0] for line in outcome.text.splitlines() if line.split()]

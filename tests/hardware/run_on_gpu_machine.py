@@ -23,7 +23,7 @@ from typing import Any, Callable
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks"))
-import p2p_probe as benchmark  # type: ignore[import-not-found]
+import probe as benchmark  # type: ignore[import-not-found]
 
 benchmark.importable()
 from ansible.module_utils.gpu_host import p2p_probe

@@ -8,84 +8,20 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from .. import engines
 from ..arguments import parse_options
+from ..engines import ENGINES
 from . import result_files
+from .generator import Generator
 from .job import Job
 
 TAIL_LINES, TAIL_CHARACTERS, LINE_CHARACTERS = 6, 900, 300
 _BAR = re.compile(r"(\d+)/(\d+) \[")  # tqdm
 _BAR_LINE = re.compile(r"^.*?\d+/\d+ \[[^\]]*\]")
 _COUNTS = re.compile(r"successful=(\d+) errored=(\d+)")  # guidellm's own lines
-
-
-Arguments = Callable[[Job], "list[tuple[str, str | None]]"]
-
-
-@dataclass(frozen=True)
-class Generator:
-    """`required` and `optional` give ``[(option, value)]``.
-
-    An optional one that the installed version lacks is left out.
-    """
-
-    name: str
-    distribution: str
-    modules: tuple[tuple[str, ...], ...]  # ways to start it after `python -m`, the present one first
-    program: str | None  # its name on PATH, where it is one of its own
-    verb: tuple[str, ...]
-    key_variable: str
-    required: Arguments
-    optional: Arguments
-    choices: dict[str, str]  # option -> what its help must name
-    parse: result_files.Parser
-    needs_tokenizer: bool = False
-    helps: tuple[str, ...] = ("--help",)  # what prints every option, the present form first
-
-
-def _sglang_required(job: Job) -> list[tuple[str, str | None]]:
-    # "random" would fetch the ShareGPT data set; a range ratio of 1 is the exact length here, and anything down to one
-    # token at its default.
-    return [
-        ("--backend", "sglang-oai"), ("--base-url", job.base), ("--model", job.model), ("--dataset-name", "random-ids"),
-        ("--random-input-len", str(job.prompt_tokens)), ("--random-output-len", str(job.output_tokens)),
-        ("--random-range-ratio", "1.0"),
-        ("--num-prompts", str(job.requests)), ("--max-concurrency", str(job.concurrency)), ("--seed", str(job.seed)),
-        ("--output-file", job.result),
-    ]  # fmt: skip
-
-
-def _sglang_optional(job: Job) -> list[tuple[str, str | None]]:
-    found: list[tuple[str, str | None]] = [("--output-details", None)]
-    found += [("--tokenizer", job.tokenizer)] if job.tokenizer else []
-    return found
-
-
-def _vllm_required(job: Job) -> list[tuple[str, str | None]]:
-    # Not --random-range-ratio: the exact length is 1.0 up to 0.8 and 0.0 after it, and the default in both. Not
-    # --backend: up to 0.10 it is
-    # --endpoint-type, and the OpenAI API is the default of either.
-    directory, _slash, name = job.result.rpartition("/")
-    return [
-        ("--base-url", job.base), ("--model", job.model), ("--dataset-name", "random"),
-        ("--random-input-len", str(job.prompt_tokens)),
-        ("--random-output-len", str(job.output_tokens)), ("--num-prompts", str(job.requests)),
-        ("--max-concurrency", str(job.concurrency)),
-        ("--seed", str(job.seed)), ("--ignore-eos", None), ("--metric-percentiles", "95"), ("--save-result", None),
-        ("--result-dir", directory),
-        ("--result-filename", name),
-    ]  # fmt: skip
-
-
-def _vllm_optional(job: Job) -> list[tuple[str, str | None]]:
-    found: list[tuple[str, str | None]] = [("--save-detailed", None), ("--temperature", "0"), ("--num-warmups", "1")]
-    found += [("--tokenizer", job.tokenizer)] if job.tokenizer else []
-    found += [("--trust-remote-code", None)] if job.trust_remote_code else []
-    return found
 
 
 def _guidellm_required(job: Job) -> list[tuple[str, str | None]]:
@@ -104,35 +40,6 @@ def _guidellm_optional(_job: Job) -> list[tuple[str, str | None]]:
     return [("--disable-console-interactive", None)]
 
 
-SGLANG = Generator(
-    name="sglang",
-    distribution="sglang",
-    modules=(
-        ("sglang.benchmark.serving",),
-        ("sglang.bench_serving",),
-    ),  # the second is the name up to 0.5.12, and deprecated after it
-    program=None,
-    verb=(),
-    key_variable="OPENAI_API_KEY",
-    required=_sglang_required,
-    optional=_sglang_optional,
-    choices={"--backend": "sglang-oai", "--dataset-name": "random-ids"},
-    parse=result_files.parse_serving,
-)
-VLLM = Generator(
-    name="vllm",
-    distribution="vllm",
-    modules=(("vllm.entrypoints.cli.main",),),
-    program=None,
-    verb=("bench", "serve"),
-    key_variable="OPENAI_API_KEY",
-    required=_vllm_required,
-    optional=_vllm_optional,
-    choices={"--dataset-name": "random"},
-    parse=result_files.parse_serving,
-    needs_tokenizer=True,
-    helps=("--help=all", "--help"),  # without "all" it names groups only; argparse, which 0.8 had, refuses the value
-)
 GUIDELLM = Generator(
     name="guidellm",
     distribution="guidellm",
@@ -150,7 +57,10 @@ GUIDELLM = Generator(
     parse=result_files.parse_guidellm,
     needs_tokenizer=True,
 )  # fmt: skip
-GENERATORS = {generator.name: generator for generator in (SGLANG, VLLM, GUIDELLM)}
+GENERATORS = {
+    generator.name: generator
+    for generator in (*(engine.generator for engine in ENGINES.values() if engine.generator), GUIDELLM)
+}
 BUILTIN = "builtin"
 NAMES = ("auto", *GENERATORS, BUILTIN)
 USUAL = {"concurrency": 1, "requests": 8, "prompt_tokens": 512, "output_tokens": 256}  # of a load that does not say
@@ -170,11 +80,6 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     },
     "time_limit": {"type": "int", "default": 600},
 }
-
-
-# What every generator asks of a server, and this one refuses: `transformers serve` answers 422 to a request with
-# ignore_eos, of any value.
-REFUSED_BY = {"transformers": "transformers serve refuses its requests (the field ignore_eos)"}
 
 
 def find_faults(generator: Generator, text: str, job: Job) -> list[str]:
@@ -237,7 +142,8 @@ def find_tokenizer(engine: str | None, words: Sequence[str]) -> str | None:
 
     None where the command does not say.
     """
-    settings = engines.parse_flags(words)
+    entry = ENGINES.get(engine or "")
+    settings = engines.find_settings(entry, words) if entry else engines.parse_flags(words)
     given = (settings.get(name) for name in ("tokenizer-path", "tokenizer"))
     return next((value for value in given if isinstance(value, str)), None) or engines.find_model_path(engine, words)
 
@@ -249,14 +155,15 @@ def describe_server(facts: Mapping[str, Any]) -> dict[str, Any]:
     """
     process = facts.get("process")
     process = process if isinstance(process, dict) else {}
-    arguments = process.get("arguments")
-    words = [str(word) for word in arguments] if isinstance(arguments, list) else []
-    named = facts.get("environment")
+    given = process.get("arguments")
+    words = [str(word) for word in given] if isinstance(given, list) else []
+    named, entry = facts.get("environment"), ENGINES.get(str(facts.get("engine")))
     return {
         "engine": facts.get("engine"),
         "python": process.get("python"),
         "environment": {str(name): str(value) for name, value in named.items()} if isinstance(named, dict) else {},
         "user_id": process.get("user_id"),
         "tokenizer": find_tokenizer(facts.get("engine"), words),
-        "trust_remote_code": "trust-remote-code" in engines.parse_flags(words),
+        "trust_remote_code": "trust-remote-code"
+        in (engines.find_settings(entry, words) if entry else engines.parse_flags(words)),
     }
