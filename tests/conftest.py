@@ -35,7 +35,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--degrade-all", action="store_true", help="tests/checks: degrade every record of every host, not a sample"
     )
-    parser.addoption("--write-known", action="store_true", help="tests/checks: write degraded_known.yml anew")
+    parser.addoption("--write-known", action="store_true", help="tests/checks: write degraded_known.json anew")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
@@ -53,7 +53,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         terminalreporter.write_line("degradations: %d tried, of which %s" % (counts["tried"], words))
     if config.getoption("--write-known"):
         text = json.dumps({reader: sorted(lines) for reader, lines in sorted(violations.items())}, indent=1)
-        (ROOT / "tests" / "checks" / "degraded_known.yml").write_text(text + "\n")
+        (ROOT / "tests" / "checks" / "degraded_known.json").write_text(text + "\n")
 
 
 @pytest.hookimpl(wrapper=True)

@@ -23,7 +23,7 @@ import yaml
 from degraded import Host, Judged, Key, Memory, Place
 
 HERE = Path(__file__).resolve().parent
-KNOWN_FILE = HERE / "degraded_known.yml"
+KNOWN_FILE = HERE / "degraded_known.json"
 FILES = harness.overlays()
 ALONE_OF_A_PATTERN = 3  # of the files that a pattern changes, so many are degraded one by one
 OTHERS = 3  # records that the change does not touch, degraded alone
