@@ -63,6 +63,7 @@ def identify(evidence: Evidence, address: str, errors: Errors) -> dict[str, Any]
     fields = dict(line.split("=", 1) for line in uevent.text.splitlines() if "=" in line) if uevent.ok else {}
     vendor, _, identifier = fields.get("PCI_ID", "").lower().partition(":")
     if identifier:
+        device["identified"] = True
         device["vendor"], device["device"] = vendor, identifier
         device["class"] = fields.get("PCI_CLASS", "").lower().rjust(6, "0")
         device["subsystem"] = fields.get("PCI_SUBSYS_ID", "").lower() or None
