@@ -195,10 +195,11 @@ class _Judge:
             return self._asked(condition)
         operator, operands = expressions.split(text)
         if operator == "leaf":
+            read = expressions.reads(text)
             nulls = [
                 path
-                for path in self._nulls(expressions.reads(text).unguarded)
-                if not self._is_missing_expectation(path)
+                for path in self._nulls(read.unguarded)
+                if not self._is_missing_expectation(path) and not (path in read.defaulted and self._is_missing(path))
             ]
             return self._because(nulls[0]) if nulls else self._asked(condition)
         decisive = {"or": True, "and": False}.get(operator)
@@ -224,7 +225,10 @@ class _Judge:
 
     def _is_missing_expectation(self, path: tuple[str, ...]) -> bool:
         """What the inventory does not say is no unknown fact: a check must ask for it in its `when`."""
-        return path[0] == "expected" and expressions.lookup(self._variables, path) is expressions.MISSING
+        return path[0] == "expected" and self._is_missing(path)
+
+    def _is_missing(self, path: tuple[str, ...]) -> bool:
+        return expressions.lookup(self._variables, path) is expressions.MISSING
 
     @staticmethod
     def _like(original: Any, text: str) -> Any:
@@ -238,7 +242,8 @@ class _Judge:
         """Whether Ansible can most likely tell about the nulls of `leaf`: it asks about them, and they are not inside
         another null."""
         read = expressions.reads(leaf)
-        if self._nulls(read.unguarded) or not all(
+        unguarded = [path for path in read.unguarded if not (path in read.defaulted and self._is_missing(path))]
+        if self._nulls(unguarded) or not all(
             isinstance(expressions.lookup(self._variables, path[:-1]), dict) for path in read.paths
         ):
             return False

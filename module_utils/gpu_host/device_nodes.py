@@ -50,7 +50,7 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
         nodes.update({"nvidia-caps/" + name: entry for name, entry in caps.entries.items()})
     majors = _majors(evidence, errors)
     minors = gpu_minors(evidence, errors)
-    opens = {name: _opens(evidence, name, nodes, majors) for name in ("nvidiactl", "nvidia-uvm")}
+    opens = {name: _opens(evidence, errors, name, nodes, majors) for name in ("nvidiactl", "nvidia-uvm")}
     missing = None if nodes is None else _missing(nodes, majors, minors)
     nodes_unread = caps is not None and not caps.ok
     return {
@@ -169,7 +169,11 @@ def _owner(name: str) -> str | None:
 
 
 def _opens(
-    evidence: Evidence, name: str, nodes: dict[str, Entry] | None, majors: dict[str, int | None] | None
+    evidence: Evidence,
+    errors: Errors,
+    name: str,
+    nodes: dict[str, Entry] | None,
+    majors: dict[str, int | None] | None,
 ) -> bool | None:
     """Whether this user can open the node. Only tried where the kernel has the major: otherwise opening would load a
     module.
@@ -180,6 +184,8 @@ def _opens(
     if nodes is None or name not in nodes or majors is None or not _is_current(name, nodes, majors):
         return None
     reading = evidence.read("/dev/" + name, 1)
+    if reading.status not in (OK, DENIED, FAILED):
+        errors.unanswered(reading)
     if reading.status == OK or (reading.status == FAILED and reading.reason == "Invalid argument"):
         return True
     return False if reading.status in (DENIED, FAILED) else None

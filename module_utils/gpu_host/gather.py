@@ -24,6 +24,7 @@ from . import (
 )
 from .evidence.errors import Errors
 from .evidence.interface import Evidence
+from .evidence.noting import NotingEvidence
 from .probe.worker_run import PROBE_COMMAND
 
 SCHEMA = 1
@@ -74,8 +75,11 @@ def gather(evidence: Evidence, subset: Sequence[str] = ("all",)) -> dict[str, An
     for reader in readers.values():
         for argv, limit in getattr(reader, "COMMANDS", ()):
             evidence.start(argv, limit)
+    unread: list[dict[str, Any]] = []
     for name, reader in readers.items():
-        facts[name] = _isolated(name, reader.gather, entries, evidence)
+        noting = NotingEvidence(evidence, name)
+        facts[name] = _isolated(name, reader.gather, entries, noting)
+        unread += noting.unread
     evidence.abandon()
     facts["joined"] = _isolated("joined", cross_facts.join, entries, facts)  # after the subjects: it reads their facts
     manifest = getattr(evidence, "manifest", None)
@@ -86,6 +90,8 @@ def gather(evidence: Evidence, subset: Sequence[str] = ("all",)) -> dict[str, An
         "probe_recorded": manifest is not None and evidence.run(PROBE_COMMAND).ok,
         "taken_at": evidence.now(),
         "subjects": list(readers),
+        # What a reader asked for in vain: the reason why a fact is unknown where it gave none in `errors`.
+        "unread": unread,
         "seconds": round(time.monotonic() - began, 3),
     }
     facts["errors"] = entries

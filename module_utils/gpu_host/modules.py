@@ -46,7 +46,7 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
 
     Per module: `loaded` (None if unknown), `references` (None where the kernel does not count), `used_by` (modules),
     `options` (name -> {live, configured, source, cmdline, pending}: the running value, the value of the files and where
-    it stands, the value of the kernel command line, and whether the next load would change it), `blacklisted` (places).
+    it stands, the value of the kernel command line, and whether the next load would change it), `blacklisted` (places), `configured_options` (names that a file sets).
     `live_options`: module -> {option: running value}. `registry_dwords`: {live, configured}, each name -> value.
     `pending_options`, `unsaved_options` (set now, but nowhere configured; with the `line` to write),
     `conflicting_options`: lists with `text` for people.
@@ -77,6 +77,9 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
             ),
             "blacklisted": [command.source for command in configuration.blacklisted(module)]
             or ([] if configuration.complete else None),
+            "configured_options": sorted({option.name for option in configuration.options_of(module)})
+            if configuration.complete
+            else None,
         }
     facts["live_options"] = {module: _live_values(facts[module]["options"]) for module in MODULES}
     dwords = facts["nvidia"]["options"].get(_DWORDS, {})

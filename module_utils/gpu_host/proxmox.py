@@ -9,6 +9,7 @@ from typing import Any
 from .evidence.errors import Errors
 from .evidence.interface import ABSENT, Evidence
 from .evidence.folders import unread_directories, unread_files
+from .evidence.noting import NotingEvidence
 from .evidence.offenders import Offenders, any_of
 from .pcie import pci_devices
 from .pcie.pci_names import is_gpu
@@ -157,10 +158,11 @@ def gather_host(evidence: Evidence) -> dict[str, Any]:
     """`gather` with its errors and where the evidence is from, as library/proxmox_facts.py returns it; never raises."""
     began = time.monotonic()
     errors = Errors("proxmox")
+    noting = NotingEvidence(evidence, "proxmox")
     for argv, limit in COMMANDS:
         evidence.start(argv, limit)
     try:
-        facts = gather(evidence, errors)
+        facts = gather(noting, errors)
     except Exception as error:  # a fault of ours must not stop the play
         facts = dict.fromkeys((*KEYS, *COMPUTED))
         errors.add(
@@ -174,6 +176,7 @@ def gather_host(evidence: Evidence) -> dict[str, Any]:
         "recorded": manifest is not None,
         "reconstructed": bool(manifest and manifest.get("reconstructed")),
         "taken_at": evidence.now(),
+        "unread": noting.unread,
         "seconds": round(time.monotonic() - began, 3),
     }
     return facts

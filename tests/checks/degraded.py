@@ -190,7 +190,7 @@ class Memory:
     keep: bool = True
 
     def ask(self, name: str, reader: Callable[[Any], Any], evidence: Any) -> Any:
-        source = evidence.source if isinstance(evidence, Traced) else evidence
+        source = evidence.source if isinstance(evidence, Traced) else evidence  # one that notes is asked again, too
         memory: Memory | None = self
         while memory is not None:
             for asked, result in memory.known.get(name, ()):

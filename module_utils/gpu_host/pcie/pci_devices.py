@@ -121,7 +121,7 @@ def add_detail(evidence: Evidence, device: dict[str, Any], errors: Errors) -> No
         errors.add(config.path, "the device does not answer: configuration space reads as all ones or is cut off")
     resource = evidence.read(base + "/resource")
     device["bars"] = _read_bars(resource, device["config"], errors)
-    device["bars_unread"] = not resource.ok and resource.status != ABSENT
+    device["bars_unread"] = device["bars"] is None and resource.status != ABSENT
     node = evidence.read(base + "/numa_node")
     errors.unanswered(node)
     number = _number(node)
