@@ -199,10 +199,11 @@ class _Judge:
             return self._asked(condition)
         operator, operands = expressions.split_expression(text)
         if operator == "leaf":
+            read = expressions.find_reads(text)
             nulls = [
                 path
-                for path in self._nulls(expressions.find_reads(text).unguarded)
-                if not self._is_missing_expectation(path)
+                for path in self._nulls(read.unguarded)
+                if not self._is_missing_expectation(path) and not (path in read.defaulted and self._is_missing(path))
             ]
             return self._because(nulls[0]) if nulls else self._asked(condition)
         decisive = {"or": True, "and": False}.get(operator)
@@ -228,7 +229,10 @@ class _Judge:
 
     def _is_missing_expectation(self, path: tuple[str, ...]) -> bool:
         """What the inventory does not say is no unknown fact: a check must ask for it in its `when`."""
-        return path[0] == "expected" and expressions.look_up_path(self._variables, path) is expressions.MISSING
+        return path[0] == "expected" and self._is_missing(path)
+
+    def _is_missing(self, path: tuple[str, ...]) -> bool:
+        return expressions.look_up_path(self._variables, path) is expressions.MISSING
 
     @staticmethod
     def _like(original: Any, text: str) -> Any:
@@ -244,7 +248,8 @@ class _Judge:
         It can where `leaf` asks about them and they are not inside another null.
         """
         read = expressions.find_reads(leaf)
-        if self._nulls(read.unguarded) or not all(
+        unguarded = [path for path in read.unguarded if not (path in read.defaulted and self._is_missing(path))]
+        if self._nulls(unguarded) or not all(
             isinstance(expressions.look_up_path(self._variables, path[:-1]), dict) for path in read.paths
         ):
             return False

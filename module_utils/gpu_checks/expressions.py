@@ -42,15 +42,16 @@ _GUARDING_FILTERS = {"default", "d"}
 
 @dataclass(frozen=True)
 class Reads:
-    """`paths`: every fact read, as tuples such as ('host', 'gpus', 'count').
-
-    `unguarded`: those about whose null the author does not ask, so that a null makes the condition unknown.
-    `strangers`: names that no check has.
-    """
+    """`paths`: every fact read, as tuples such as ('host', 'gpus', 'count'). `unguarded`: those about whose null the
+    author does not
+    ask, so that a null makes the condition unknown. `strangers`: names that no check has. `defaulted`: those of
+    `unguarded` that have a value where they are not there at all: `x | default(y)` says nothing of a null, unlike
+    `x | default(y, true)`."""
 
     paths: tuple[tuple[str, ...], ...]
     unguarded: tuple[tuple[str, ...], ...]
     strangers: tuple[str, ...]
+    defaulted: tuple[tuple[str, ...], ...] = ()
 
 
 @cache
@@ -96,8 +97,10 @@ def asks_whether_defined(leaf: str) -> bool:
 
 def _reads_of(tree: nodes.Template) -> Reads:
     guarded = {path for node in _guards(tree) for path in _paths(node)}
+    defaulted = {path for node in _defaulted(tree) for path in _paths(node)} - guarded
     found = dict.fromkeys(path for path in _paths(tree) if len(path) > 1)
-    return Reads(tuple(found), tuple(path for path in found if path not in guarded), _strangers(tree))
+    unguarded = tuple(path for path in found if path not in guarded)
+    return Reads(tuple(found), unguarded, _strangers(tree), tuple(path for path in unguarded if path in defaulted))
 
 
 def _strangers(tree: nodes.Template) -> tuple[str, ...]:
@@ -112,12 +115,25 @@ def _guards(tree: nodes.Node) -> Iterator[nodes.Node]:
         if test.name in _GUARDING_TESTS:
             yield test.node
     for chosen in tree.find_all(nodes.Filter):
-        if chosen.name in _GUARDING_FILTERS and chosen.node is not None:
+        if chosen.name in _GUARDING_FILTERS and chosen.node is not None and _replaces_null(chosen):
             yield chosen.node
     for compare in tree.find_all(nodes.Compare):
         operands = [compare.expr, *(operand.expr for operand in compare.ops)]
         if any(isinstance(operand, nodes.Const) and operand.value is None for operand in operands):
             yield from operands
+
+
+def _replaces_null(default: nodes.Filter) -> bool:
+    """Whether a `default` stands for a null too: its second argument is true."""
+    given = [*default.args[1:2], *(argument.value for argument in default.kwargs if argument.key == "boolean")]
+    return any(isinstance(argument, nodes.Const) and bool(argument.value) for argument in given)
+
+
+def _defaulted(tree: nodes.Node) -> Iterator[nodes.Node]:
+    """What stands before a `default` that replaces only what is not there."""
+    for chosen in tree.find_all(nodes.Filter):
+        if chosen.name in _GUARDING_FILTERS and chosen.node is not None and not _replaces_null(chosen):
+            yield chosen.node
 
 
 def _paths(node: nodes.Node) -> Iterator[tuple[str, ...]]:

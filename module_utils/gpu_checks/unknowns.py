@@ -33,12 +33,22 @@ def explain_unknown(host: dict[str, Any], path: tuple[str, ...]) -> tuple[str, b
     errors = host[subject].get("errors") if subject in _OTHER_MODULES else host.get("errors")
     subjects = (subject, *(SOURCES.get(path[2], ()) if subject == "joined" and len(path) > 2 else ()))
     entries = [entry for entry in errors or () if subject == "hypervisor" or entry.get("subject") in subjects]
+    entries = entries or _unread(host, subject, subjects)
     if not entries:
         return "%s is unknown, and its reader gave no reason" % name, False
     rootless = [entry for entry in entries if entry.get("needs_root")]
     if rootless:
         return "needs root: " + _listed([str(entry.get("source")) for entry in rootless]), True
     return _listed(["%s %s" % (entry.get("source"), entry.get("problem")) for entry in entries], "; "), False
+
+
+def _unread(host: dict[str, Any], subject: str, subjects: tuple[str, ...]) -> list[dict[str, Any]]:
+    """What the readers of a fact asked for in vain and did not call an error."""
+    if subject in _OTHER_MODULES:
+        facts = host[subject]
+        return list(facts.get("unread") or (facts.get("evidence") or {}).get("unread") or ())
+    noted = (host.get("evidence") or {}).get("unread") or ()
+    return [entry for entry in noted if entry.get("subject") in subjects]
 
 
 def _listed(words: list[str], separator: str = ", ") -> str:

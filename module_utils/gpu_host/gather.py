@@ -23,6 +23,7 @@ from . import (
 )
 from .evidence.errors import Errors
 from .evidence.interface import Evidence
+from .evidence.noting import NotingEvidence
 from .probe.worker_run import PROBE_COMMAND
 
 SCHEMA = 1
@@ -76,8 +77,11 @@ def gather(evidence: Evidence, subset: Sequence[str] = ("all",)) -> dict[str, An
     for reader in readers.values():
         for argv, limit in getattr(reader, "COMMANDS", ()):
             evidence.start(argv, limit)
+    unread: list[dict[str, Any]] = []
     for name, reader in readers.items():
-        facts[name] = _isolated(name, reader.gather, entries, evidence)
+        noting = NotingEvidence(evidence, name)
+        facts[name] = _isolated(name, reader.gather, entries, noting)
+        unread += noting.unread
     evidence.abandon()
     facts["joined"] = _isolated(
         "joined", cross_facts.join_facts, entries, facts
@@ -90,6 +94,8 @@ def gather(evidence: Evidence, subset: Sequence[str] = ("all",)) -> dict[str, An
         "probe_recorded": manifest is not None and evidence.run(PROBE_COMMAND).ok,
         "taken_at": evidence.now(),
         "subjects": list(readers),
+        # What a reader asked for in vain: the reason why a fact is unknown where it gave none in `errors`.
+        "unread": unread,
         "seconds": round(time.monotonic() - began, 3),
     }
     facts["errors"] = entries

@@ -11,6 +11,7 @@ from ansible.module_utils.basic import AnsibleModule
 from . import bundle as bundles
 from .interface import Evidence
 from .live import LiveEvidence
+from .noting import NotingEvidence
 
 Params = dict[str, Any]
 # Of every facts module, beside its own arguments.
@@ -27,7 +28,11 @@ def build_result(
     `gather` is given a recorder in the place of the evidence; nothing that it reads otherwise is in the bundle.
     """
     recorder = bundles.RecordingEvidence(evidence) if params.get("capture") else None
-    found: dict[str, Any] = {"changed": False, "ansible_facts": {key: gather(recorder or evidence)}}
+    noting = NotingEvidence(recorder or evidence, key)
+    facts = gather(noting)
+    if isinstance(facts, dict) and "evidence" not in facts:
+        facts["unread"] = noting.unread
+    found: dict[str, Any] = {"changed": False, "ansible_facts": {key: facts}}
     if recorder:
         manifest = {"host": socket.gethostname(), "captured_at": evidence.now(), "uid": os.getuid(), "tool": tool}
         # Of a recorded host the bundle says when, where and by whom it was captured; here is only the controller.

@@ -27,13 +27,18 @@ READ_LIMIT_BYTES = 4 * 1024 * 1024
 
 
 class _Answer:
-    """What every answer has: ``status``, and ``ok`` where it is an answer at all."""
+    """What every answer has: ``status``, and ``ok`` where it is a whole one.
+
+    What was cut off says nothing of what is missing, so an answer that is ``truncated`` is not ``ok``.
+    """
+
+    truncated: bool = False
 
     status: str
 
     @property
     def ok(self) -> bool:
-        return self.status == OK
+        return self.status == OK and not self.truncated
 
 
 class _Content(_Answer):
@@ -85,7 +90,11 @@ class Listing(_Answer):
 
 @dataclass(frozen=True)
 class Outcome(_Answer):
-    """One finished (or abandoned) command. ``ok`` means that it ran to its end, whatever its exit code ``rc``."""
+    """One finished (or abandoned) command.
+
+    ``ok`` means that it ran to its end and all that it wrote is here, whatever its exit code ``rc``; ``succeeded`` that
+    the code is 0, too.
+    """
 
     argv: tuple[str, ...]
     status: str
@@ -95,6 +104,10 @@ class Outcome(_Answer):
     seconds: float = 0.0
     truncated: bool = False
     reason: str = ""
+
+    @property
+    def succeeded(self) -> bool:
+        return self.ok and self.rc == 0
 
     @property
     def text(self) -> str:

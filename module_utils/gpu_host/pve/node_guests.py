@@ -304,7 +304,8 @@ def _container_nodes(facts: dict[str, Any], driver: dict[str, Any]) -> dict[str,
             if container_config.NVIDIA_NODE.match(item["path"] or "")
             and not (item["mode"] or item["uid"] or item["gid"])
         ],
-        "restart_pending": pending if facts["running"] is not None else None,
+        # Without the running container's nodes, nobody knows whether it has those of its configuration.
+        "restart_pending": pending or (None if facts["running"] is None or (facts["running"] and live is None) else []),
     }
 
 
