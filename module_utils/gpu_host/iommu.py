@@ -51,7 +51,7 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
     devices = pci_devices.read_inventory(evidence, errors)
     gpus, groups = _gpus(evidence, devices, numbers, errors)
     # A device that could not be identified may be a GPU.
-    unknown = devices is None or bool(pci_devices.unidentified(devices))
+    unknown = devices is None or bool(pci_devices.find_unidentified(devices))
     log = evidence.run(["dmesg"], 20.0)
     text = log.text if log.succeeded else ""
     domain = DEFAULT_DOMAIN.search(text)

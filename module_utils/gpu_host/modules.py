@@ -270,7 +270,9 @@ def _pending(facts: dict[str, Any], unknown: bool, unread: set[tuple[str, str]])
 
 
 def _unsaved(facts: dict[str, Any], unknown: bool, unread: set[tuple[str, str]]) -> list[dict[str, Any]] | None:
-    """Settings that someone made by hand and that the next load will lose. Only those with a known default can be told.
+    """Settings that someone made by hand and that the next load will lose.
+
+    Only those with a known default can be told.
     """
     if unknown or ("nvidia_uvm", "uvm_disable_hmm") in unread:
         return None

@@ -103,7 +103,7 @@ def assemble_facts(devices: dict[str, dict[str, Any]]) -> dict[str, Any]:
     identified = bool(bridge.get("vendor") and (bridge["class"] or "").startswith(pci_names.CLASS_HOST_BRIDGE))
     turn_ports = sorted({port for pair in pairs for port in pair["turn_ports"]})
     # A device that could not be identified may be a GPU: what is not found among the others is unknown then.
-    unknown = bool(pci_devices.unidentified(devices))
+    unknown = bool(pci_devices.find_unidentified(devices))
     switches = sorted(
         address for address, device in devices.items() if pci_names.is_nvswitch(device["vendor"], device["class"])
     )

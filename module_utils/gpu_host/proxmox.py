@@ -103,7 +103,7 @@ def _guests_and_cards(evidence: Evidence, errors: Errors, facts: dict[str, Any])
     }
     for device in cards.values():
         pci_devices.add_detail(evidence, device, errors)
-    unidentified = devices is None or bool(pci_devices.unidentified(devices))
+    unidentified = devices is None or bool(pci_devices.find_unidentified(devices))
     facts["vms"] = node_guests.read_vms(evidence, errors, facts["node"], devices)
     facts["containers"] = node_guests.read_containers(evidence, errors, facts["driver"])
     vms, containers = facts["vms"] or {}, facts["containers"] or {}

@@ -17,7 +17,7 @@ from unittest import mock
 
 import harness
 from ansible.module_utils.gpu_checks import engine, expressions, verdict
-from ansible.module_utils.gpu_checks.checks import Check
+from ansible.module_utils.gpu_checks.check_files import Check
 from ansible.module_utils.gpu_checks.evaluator import EvaluationError
 from ansible.module_utils.gpu_host import gather as gathering
 from ansible.module_utils.gpu_host.evidence import bundle
@@ -97,7 +97,9 @@ def with_answers(evidence: bundle.BundleEvidence, answers: Iterable[Answer]) -> 
 
 
 def degradations(answer: Answer) -> dict[str, Answer]:
-    """Every way in which `answer` may not have been read to its end, by its name. One that changes nothing is left out.
+    """Every way in which `answer` may not have been read to its end, by its name.
+
+    One that changes nothing is left out.
     """
     call = CALLS[type(answer)]
     found: dict[str, Answer] = {status: _without_answer(answer, status) for status in STATUSES[call]}

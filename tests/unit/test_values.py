@@ -46,7 +46,7 @@ def test_what_is_no_hexadecimal_number_is_unknown(odd: Any) -> None:
 )
 def test_what_is_no_finite_number_is_unknown(odd: Any) -> None:
     assert values.decimal_number(odd) is None
-    assert values.moment(odd) is None
+    assert values.parse_moment(odd) is None
 
 
 def test_numbers() -> None:
@@ -64,8 +64,8 @@ def test_numbers() -> None:
 
 
 def test_a_time_beyond_every_calendar_is_unknown() -> None:
-    assert values.moment(1e17) is None and values.moment("999999999999999999") is None
-    found = values.moment("1775600000")
+    assert values.parse_moment(1e17) is None and values.parse_moment("999999999999999999") is None
+    found = values.parse_moment("1775600000")
     assert found is not None and found.isoformat() == "2026-04-07T22:13:20+00:00"
 
 
@@ -79,6 +79,6 @@ def test_json_numbers_are_finite() -> None:
 
 
 def test_shapes() -> None:
-    assert values.mapping("x") == {} and values.mapping({"a": 1}) == {"a": 1}
-    assert values.sequence({}) == [] and values.sequence([1]) == [1]
-    assert values.shown("9" * 4400).startswith("'999") and len(values.shown("9" * 4400)) < 70
+    assert values.parse_mapping("x") == {} and values.parse_mapping({"a": 1}) == {"a": 1}
+    assert values.parse_sequence({}) == [] and values.parse_sequence([1]) == [1]
+    assert values.format_value("9" * 4400).startswith("'999") and len(values.format_value("9" * 4400)) < 70

@@ -50,7 +50,7 @@ class Errors:
 
     def odd(self, source: str, what: str, value: Any) -> None:
         """Record that a value is not of the form that it should have, and name it."""
-        self.add(source, "%s: %s" % (what, values.shown(value)))
+        self.add(source, "%s: %s" % (what, values.format_value(value)))
 
 
 def _source(answer: Reading | Listing | Outcome) -> str:

@@ -37,7 +37,7 @@ class Offenders:
         return self._found or (None if self._unknown else [])
 
 
-def offenders(
+def list_offenders(
     members: Iterable[Any], offends: Callable[[Any], bool | None], item: Callable[[Any], Any] = lambda member: member
 ) -> list[Any] | None:
     """`item` of each member that offends; None where none does and of one it is unknown."""

@@ -50,17 +50,17 @@ def is_digits(text: Any) -> bool:
     return isinstance(text, str) and text[:1] not in ("+", "-") and _WHOLE.fullmatch(text) is not None
 
 
-def mapping(value: Any) -> dict[str, Any]:
+def parse_mapping(value: Any) -> dict[str, Any]:
     """`value` if it is a mapping, else an empty one."""
     return value if isinstance(value, dict) else {}
 
 
-def sequence(value: Any) -> list[Any]:
+def parse_sequence(value: Any) -> list[Any]:
     """`value` if it is a list, else an empty one."""
     return value if isinstance(value, list) else []
 
 
-def moment(seconds: Any) -> datetime.datetime | None:
+def parse_moment(seconds: Any) -> datetime.datetime | None:
     """Seconds since the epoch as a time in UTC; None where no calendar reaches so far."""
     number = decimal_number(seconds)
     try:
@@ -80,7 +80,7 @@ def json_value(text: str) -> Any:
         raise ValueError(JSON_DEPTH_TOO_DEEP) from None
 
 
-def shown(value: Any) -> str:
+def format_value(value: Any) -> str:
     """`value` as a message names it: in quotes, its middle left out where it is long."""
     text = repr(value)
     return text if len(text) <= _SHOWN else "%s…%s" % (text[: _SHOWN - 10], text[-8:])

@@ -46,7 +46,7 @@ class Line:
 
 def format_utc(epoch: float) -> str:
     """Seconds since 1970 as 2026-06-20T13:18:18Z; the number itself when it is no time of this age."""
-    found = values.moment(epoch)
+    found = values.parse_moment(epoch)
     return "%.0f" % epoch if found is None else found.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 

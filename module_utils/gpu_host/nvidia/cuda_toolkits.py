@@ -8,7 +8,7 @@ from typing import Any
 from ..evidence import values
 from ..evidence.errors import Errors
 from ..evidence.interface import ABSENT, Evidence
-from ..evidence.offenders import offenders
+from ..evidence.offenders import list_offenders
 from ..linux import versions
 from . import driver_requirements
 
@@ -63,7 +63,7 @@ def gather(evidence: Evidence, errors: Errors, driver: str | None, minimum_toolk
                 compat.append({"path": "%s/compat/%s" % (path, library), "version": found.group(1)})
     return {
         "toolkits": toolkits,
-        "unsupported_toolkits": offenders(
+        "unsupported_toolkits": list_offenders(
             toolkits, lambda item: None if driver is None else item["runs"] is False, lambda item: item["path"]
         ),
         "toolkits_too_old": [
@@ -79,10 +79,10 @@ def gather(evidence: Evidence, errors: Errors, driver: str | None, minimum_toolk
 def _version(evidence: Evidence, path: str) -> str | None:
     """The full version, 13.1.0, from version.json (since CUDA 11); None where that file is missing or broken."""
     try:
-        document = values.mapping(values.json_value(evidence.read(path + "/version.json").text))
+        document = values.parse_mapping(values.json_value(evidence.read(path + "/version.json").text))
     except ValueError:
         return None
-    version = values.mapping(document.get("cuda")).get("version")
+    version = values.parse_mapping(document.get("cuda")).get("version")
     return version[:20] if isinstance(version, str) else None
 
 

@@ -80,7 +80,7 @@ def identify_device(evidence: Evidence, address: str, errors: Errors) -> dict[st
     return device
 
 
-def unidentified(devices: dict[str, dict[str, Any]]) -> list[str]:
+def find_unidentified(devices: dict[str, dict[str, Any]]) -> list[str]:
     """Addresses of devices of which nobody knows what they are: each may be a GPU."""
     return [address for address, device in devices.items() if device.get("identified") is False]
 
