@@ -97,7 +97,7 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
     facts["configuration"] = {
         "complete": configuration.complete,
         "files": len(configuration.files),
-        "faults": configuration.faults,
+        "faults": configuration.faults or ([] if configuration.complete else None),
     }
     facts["initramfs"] = initramfs.gather(evidence, errors, configuration)
     return facts
