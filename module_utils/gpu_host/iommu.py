@@ -137,7 +137,10 @@ def _group(evidence: Evidence, number: str, errors: Errors) -> dict[str, Any]:
     errors.unanswered(kind)
     members = evidence.list("%s/%s/devices" % (GROUPS, number))
     errors.unanswered(members)
-    return {"type": (kind.text.strip() or None) if kind.ok else None, "devices": sorted(members.entries) if members.ok else None}
+    return {
+        "type": (kind.text.strip() or None) if kind.ok else None,
+        "devices": sorted(members.entries) if members.ok else None,
+    }
 
 
 def _belongs(other: str, gpu: str, devices: dict[str, dict[str, Any]]) -> bool:

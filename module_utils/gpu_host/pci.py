@@ -114,7 +114,9 @@ def assemble(devices: dict[str, dict[str, Any]]) -> dict[str, Any]:
         "host_bridge": "%s:%s" % (bridge["vendor"], bridge["device"]) if identified else None,
         "unassigned_bars": _unassigned(gpus, unknown),
         "unbound_gpus": _listed(gpus, unknown, lambda gpu: None if gpu["bound"] is None else not gpu["bound"]),
-        "vfio_gpus": _listed(gpus, unknown, lambda gpu: None if gpu["driver"] is None else gpu["driver"] == VFIO_DRIVER),
+        "vfio_gpus": _listed(
+            gpus, unknown, lambda gpu: None if gpu["driver"] is None else gpu["driver"] == VFIO_DRIVER
+        ),
         "foreign_driver_gpus": _foreign(gpus, unknown),
         "gpus_without_numa_node": _listed(
             gpus, unknown, lambda gpu: None if gpu["numa_stated"] is None else not gpu["numa_stated"]

@@ -135,7 +135,9 @@ def _guests_and_cards(evidence: Evidence, errors: Errors, facts: dict[str, Any])
     )
     bridges = {address for address, device in devices.items() if (device["class"] or "").startswith("06")}
     shared = card_claims.shared_groups(gpus, bridges)
-    facts["shared_groups"] = shared or (None if unknown or any(gpu["group_others"] is None for gpu in gpus.values()) else [])
+    facts["shared_groups"] = shared or (
+        None if unknown or any(gpu["group_others"] is None for gpu in gpus.values()) else []
+    )
 
 
 def _not_ready(vms: dict[str, dict[str, Any]], unknown: bool) -> list[str] | None:
