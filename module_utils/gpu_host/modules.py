@@ -46,7 +46,8 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
 
     Per module: `loaded` (None if unknown), `references` (None where the kernel does not count), `used_by` (modules),
     `options` (name -> {live, configured, source, cmdline, pending}: the running value, the value of the files and where
-    it stands, the value of the kernel command line, and whether the next load would change it), `blacklisted` (places), `configured_options` (names that a file sets).
+    it stands, the value of the kernel command line, and whether the next load would change it),
+    `blacklisted` (places), `configured_options` (names that a file sets).
     `live_options`: module -> {option: running value}. `registry_dwords`: {live, configured}, each name -> value.
     `pending_options`, `unsaved_options` (set now, but nowhere configured; with the `line` to write),
     `conflicting_options`: lists with `text` for people.
@@ -170,7 +171,7 @@ def _options(
         names += ["NVreg_" + name for name in params]
     result = {}
     for name in dict.fromkeys(names):
-        shown = _live(evidence, errors, module, name, params, unread) if loaded else None
+        shown = _live(evidence, errors, module, name, params=params, unread=unread) if loaded else None
         in_file, at_boot = ordered.get(name), booted.get(name)
         option: dict[str, Any] = {
             "live": shown,
@@ -213,6 +214,7 @@ def _live(
     errors: Errors,
     module: str,
     name: str,
+    *,
     params: dict[str, Any] | None,
     unread: set[tuple[str, str]],
 ) -> Any:

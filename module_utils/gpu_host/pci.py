@@ -39,7 +39,8 @@ KEYS = (
 def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
     """The facts below; every key None if neither sysfs nor an lspci listing is at hand.
 
-    - ``gpus``: None where it is unknown of some device whether it is one; by address {name, vendor_id, device_id, subsystem_id, class, driver ("" if unbound), bound, numa_node,
+    - ``gpus``: None where it is unknown of some device whether it is one; by address
+      {name, vendor_id, device_id, subsystem_id, class, driver ("" if unbound), bound, numa_node,
       numa_stated (False: the firmware names none), iommu_group ("" if none), express (False: shown as a conventional
       PCI device), link {speed_gt_s, width, max_speed_gt_s, max_width}, bars [{index, kind, size_mib, assigned,
       prefetchable, bits}], resizable_bars [{index, size_mib, max_size_mib}], path [bridges, root port first],

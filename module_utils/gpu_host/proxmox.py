@@ -7,8 +7,8 @@ import time
 from typing import Any
 
 from .evidence.errors import Errors
-from .evidence.interface import ABSENT, Evidence
 from .evidence.folders import unread_directories, unread_files
+from .evidence.interface import ABSENT, Evidence
 from .evidence.noting import NotingEvidence
 from .evidence.offenders import Offenders, any_of
 from .pcie import pci_devices

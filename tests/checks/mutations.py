@@ -79,9 +79,10 @@ def mutated(answer: Any, dice: random.Random) -> Any:
             [("target", None), ("target", "①"), ("target", "../" * 50), ("mode", None), ("major", None), ("major", 2**70),
              ("minor", -1), ("modified", None), ("modified", float("inf")), ("modified", float("nan")), ("size", 2**70), ("kind", "dir")]
         )  # fmt: skip
+        odd = name
         if dice.random() < 0.3:
-            name = dice.choice(["①", "nvidia②", "node①", "0000:01:00.0", "..", "9" * 300, name + "x", "policy"])
-        entries[name] = replace(entry, **{field: value})
+            odd = dice.choice(["①", "nvidia②", "node①", "0000:01:00.0", "..", "9" * 300, name + "x", "policy"])
+        entries[odd] = replace(entry, **{field: value})
     return Listing(answer.path, "ok", entries)
 
 
