@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .evidence.errors import Errors
-from .smi.gpu_findings import known_number, label_gpu
+from .smi.gpu_findings import label_gpu
 from .smi.smi_values import NOT_APPLICABLE
 
 Facts = dict[str, Any]
@@ -17,8 +17,6 @@ SOURCES: dict[str, tuple[str, ...]] = {
     "driver_expected": ("gpus", "pci"),
     "missing_from_driver": ("gpus", "pci"),
     "given_to_guests": ("pci",),
-    "minors_without_node": ("gpus", "device_nodes"),
-    "width_disagreements": ("gpus", "pci"),
     "nvlink_present": ("gpus", "topology"),
     "nvlinks_down": ("gpus", "topology"),
     "nvlink_active_fewest": ("gpus", "topology"),
@@ -39,8 +37,6 @@ def join_facts(facts: Facts, errors: Errors) -> Facts:
     - ``missing_from_driver``: ``[{address, name, driver}]`` on the PCI bus, but not shown by nvidia-smi; cards given to
       vfio-pci stand in
       ``given_to_guests`` instead
-    - ``minors_without_node``: ``[{address, index, minor}]`` without a /dev/nvidiaN
-    - ``width_disagreements``: ``[{address, smi, pci}]`` where nvidia-smi and the kernel differ on a link's width
     - ``nvlink_present``; ``nvlinks_down``: ``[{address, index, label, active, expected, inactive}]``;
       ``nvlink_active_fewest``
     - ``gpus_without_numa_node``: addresses for which nvidia-smi names no node, on a host with several;
@@ -57,8 +53,6 @@ def join_facts(facts: Facts, errors: Errors) -> Facts:
         "gpu_count": 0 if _gpu_found(gpus, on_bus) is False else gpus.get("count"),
         "driver_expected": _driver_expected(gpus, on_bus),
         **_on_bus(devices, on_bus, gpus),
-        "minors_without_node": _minors_without_node(devices, facts.get("device_nodes")),
-        "width_disagreements": _width_disagreements(devices, on_bus),
         **_nvlinks(gpus, topology.get("nvlink")),
         "numa_node_count": None if nodes is None else len(nodes),
         "gpus_without_numa_node": _without_numa_node(topology.get("gpus_without_numa_node"), nodes),
@@ -96,30 +90,6 @@ def _on_bus(devices: Facts | None, on_bus: Facts | None, gpus: Facts) -> Facts:
             if where not in shown and where not in given
         ]
     return {"missing_from_driver": missing, "given_to_guests": given}
-
-
-def _minors_without_node(devices: Facts | None, device_nodes: Facts | None) -> list[Facts] | None:
-    nodes = (device_nodes or {}).get("nodes")
-    if devices is None or nodes is None:
-        return None
-    names = {str(name).rpartition("/")[2] for name in nodes}
-    found = [
-        {"address": where, "index": facts["index"], "minor": facts["minor"]}
-        for where, facts in devices.items()
-        if isinstance(facts["minor"], int) and "nvidia%d" % facts["minor"] not in names
-    ]
-    return found if found or all(facts["minor"] is not None for facts in devices.values()) else None
-
-
-def _width_disagreements(devices: Facts | None, on_bus: Facts | None) -> list[Facts] | None:
-    if devices is None or on_bus is None:
-        return None
-    found = []
-    for where, facts in devices.items():
-        width = ((on_bus.get(where) or {}).get("link") or {}).get("width")
-        if known_number(width) and known_number(facts["link_width"]) and width != facts["link_width"]:
-            found.append({"address": where, "smi": facts["link_width"], "pci": width})
-    return found
 
 
 def _nvlinks(gpus: Facts, nvlink: Facts | None) -> Facts:

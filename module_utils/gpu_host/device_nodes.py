@@ -153,7 +153,7 @@ def _stale(nodes: dict[str, Entry], majors: dict[str, int | None], unread: bool)
 
 
 def _is_gpu_node(name: str) -> bool:
-    return name.startswith("nvidia") and name[len("nvidia") :].isdigit()
+    return name.startswith("nvidia") and values.is_digits(name[len("nvidia") :])
 
 
 def _owner(name: str) -> str | None:

@@ -64,7 +64,7 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
         "groups": groups,
         "gpus": None if unknown else gpus,
     }
-    facts["state"], facts["source"] = _state(evidence, errors, facts, numbers, text, gpus, unknown)
+    facts["state"], facts["source"] = _state(evidence, errors, facts, numbers, log=text, gpus=gpus, unknown=unknown)
     translated, shared = Offenders(unknown), Offenders(unknown)
     for address, gpu in gpus.items():
         translated.judge(None if gpu["state"] is None else gpu["state"] == TRANSLATED, address)
@@ -155,6 +155,7 @@ def _state(
     errors: Errors,
     facts: dict[str, Any],
     numbers: list[str] | None,
+    *,
     log: str,
     gpus: dict[str, dict[str, Any]],
     unknown: bool,

@@ -97,7 +97,7 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
     facts["configuration"] = {
         "complete": configuration.complete,
         "files": len(configuration.files),
-        "faults": configuration.faults,
+        "faults": configuration.faults or ([] if configuration.complete else None),
     }
     facts["initramfs"] = initramfs.gather(evidence, errors, configuration)
     return facts
@@ -173,7 +173,7 @@ def _options(
         names += ["NVreg_" + name for name in params]
     result = {}
     for name in dict.fromkeys(names):
-        shown = _live(evidence, errors, module, name, params, unread) if loaded else None
+        shown = _live(evidence, errors, module, name, params=params, unread=unread) if loaded else None
         in_file, at_boot = ordered.get(name), booted.get(name)
         option: dict[str, Any] = {
             "live": shown,
@@ -217,6 +217,7 @@ def _live(
     errors: Errors,
     module: str,
     name: str,
+    *,
     params: dict[str, Any] | None,
     unread: set[tuple[str, str]],
 ) -> Any:

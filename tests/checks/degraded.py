@@ -349,7 +349,10 @@ def judge(place: Place, host: Host, memory: Memory, before: Judged | None = None
     again = [check for check in place.checks if before is None or read[check.id] != before.read[check.id]]
     new = {result["id"]: result for result in engine.evaluate_checks(again, variables, Silent(variables))}
     old = before.results if before else {}
-    faults = [entry["problem"] for entry in facts["errors"] if "a fault in the reader" in entry["problem"]]
+    told = [*facts["errors"]]
+    for other in ("proxmox", "hypervisor", "probe", "server"):
+        told += (facts.get(other) or {}).get("errors") or []
+    faults = [entry["problem"] for entry in told if "a fault in the reader" in entry["problem"]]
     return Judged({check.id: new.get(check.id) or old[check.id] for check in place.checks}, read, faults)
 
 

@@ -72,26 +72,6 @@ def test_no_gpu_counts_as_none() -> None:
     assert join(gpus=not_installed(), pci={"gpus": {A: card()}})["gpu_count"] is None
 
 
-def test_minors_need_their_nodes() -> None:
-    facts = smi(block(), block("00000000:02:00.0", minor_number="3"))
-    nodes: dict[str, Any] = {"nvidia0": {}, "nvidiactl": {}}
-    assert join(gpus=facts, device_nodes={"nodes": nodes})["minors_without_node"] == [
-        {"address": B, "index": 1, "minor": 3}
-    ]
-    assert (
-        join(gpus=facts, device_nodes={"nodes": {"/dev/nvidia0": {}, "/dev/nvidia3": {}}})["minors_without_node"] == []
-    )
-    assert join(gpus=smi(block(minor_number="N/A")), device_nodes={"nodes": nodes})["minors_without_node"] == []
-    assert join(gpus=smi(block(minor_number="absent")), device_nodes={"nodes": nodes})["minors_without_node"] is None
-
-
-def test_widths_of_both_sides() -> None:
-    assert join(gpus=smi(block()), pci={"gpus": {A: card(width=8)}})["width_disagreements"] == [
-        {"address": A, "smi": 16, "pci": 8}
-    ]
-    assert join(gpus=smi(block()), pci={"gpus": {A: card()}})["width_disagreements"] == []
-
-
 def links(active: int, inactive: int = 0, unknown: int = 0) -> dict[str, Any]:
     return {
         "links": active + inactive + unknown,

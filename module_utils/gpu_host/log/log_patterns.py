@@ -123,7 +123,7 @@ PATTERNS = (
         "module_rejected", "is rejected", r"Loading of (?:unsigned module|module with unavailable key) is rejected"
     ),
     _pattern("out_of_memory", "Killed process", r"[Oo]ut of memory: Killed process \d+ \((?P<code>[^)]{1,40})\)"),
-    _pattern("hung_task", "blocked for more", r"task (?P<code>[^:]{1,40}):\d+ blocked for more than"),
+    _pattern("hung_task", "blocked for more", r"task (?P<code>.{1,40}?):\d+ blocked for more than"),
 )
 # `BAR 1: no space for [mem size …]` before kernel 6.10, `BAR 1 [mem size …]: can't assign; no space` since. BAR 6 is
 # the expansion ROM and an I/O BAR is of no use to a GPU: neither matters. "VF BAR" is SR-IOV's.

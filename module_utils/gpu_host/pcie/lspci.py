@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from ..evidence import values
 from ..evidence.errors import Errors
 from ..evidence.interface import Evidence
 from . import config_space, pci_names
@@ -103,7 +104,7 @@ def _device(address: str, title: str, lines: list[str]) -> dict[str, Any]:
     driver = re.search(r"^\s+Kernel driver in use: (\S+)", text, re.M)
     device["driver"] = driver.group(1) if driver else ("" if whole or "Kernel modules:" in text else None)
     node = re.search(r"^\s+NUMA node: (\d+)", text, re.M)
-    device["numa_node"] = int(node.group(1)) if node else None
+    device["numa_node"] = values.whole_number(node.group(1)) if node else None
     device["numa_stated"] = True if node else (False if whole else None)
     group = re.search(r"^\s+IOMMU group: (\d+)", text, re.M)
     device["iommu_group"] = group.group(1) if group else None
@@ -158,8 +159,8 @@ def _config_from_text(device: dict[str, Any], text: str, whole: bool) -> dict[st
         link = {"kind": KINDS.get(express.group(1).strip()), "slot": "(Slot+)" in express.group(0)}
         for prefix, label in (("max_", "LnkCap"), ("", "LnkSta")):
             numbers = LINK.search(_first_line(text, label + ":"))
-            link[prefix + "speed_gt_s"] = float(numbers.group(1)) if numbers and numbers.group(1) else None
-            link[prefix + "width"] = int(numbers.group(2)) if numbers else None
+            link[prefix + "speed_gt_s"] = values.decimal_number(numbers.group(1)) if numbers else None
+            link[prefix + "width"] = values.whole_number(numbers.group(2)) if numbers else None
         # "Speed unknown, Width x0" in the capability: the port does not say.
         link["max_width"] = link["max_width"] or None
     capabilities, control = _acs_line(text, "ACSCap:"), _acs_line(text, "ACSCtl:")
@@ -228,7 +229,7 @@ def _bars(lines: list[str]) -> list[dict[str, Any]]:
             continue
         index, kind, start, rest = match.groups()
         size = re.search(r"\[size=(\d+[KMGT]?)\]", rest)
-        address = int(start, 16) if re.fullmatch(r"[0-9a-f]+", start) else 0
+        address = values.hexadecimal_number(start) or 0
         bars.append(
             {
                 "index": int(index),
@@ -247,7 +248,10 @@ def _size_mib(text: str) -> Any:
     match = re.fullmatch(r"(\d+)([KMGT]?)", text)
     if match is None:
         return None
-    size = int(match.group(1)) * SIZE_UNITS_MIB[match.group(2)]
+    number = values.whole_number(match.group(1))
+    if number is None:
+        return None
+    size = number * SIZE_UNITS_MIB[match.group(2)]
     return int(size) if size == int(size) else size
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from ..evidence import values
 from ..evidence.errors import Errors
 from ..evidence.interface import ABSENT, Evidence, Listing
 
@@ -28,7 +29,7 @@ _MAKES_UVM_NODE = re.compile(
 )
 _VFIO_IDS = re.compile(r"^\s*options\s+vfio[-_]pci\s+.*?\bids=([0-9a-fA-F:,]+)", re.M)
 _VFIO_IDS_LIVE = re.compile(r"\bvfio[-_]pci\.ids=([0-9a-fA-F:,]+)")
-_MINOR = re.compile(r"^Device Minor:\s*(\d+)", re.M)
+_MINOR = re.compile(r"^Device Minor:\s*([0-9]{1,9})\s*$", re.M)
 
 
 def read_driver(evidence: Evidence, errors: Errors) -> dict[str, Any]:
@@ -58,7 +59,7 @@ def character_majors(text: str) -> dict[str, int]:
     result = {}
     for line in text.partition("Block devices:")[0].splitlines():
         words = line.split()
-        if len(words) == 2 and words[0].isdigit() and words[1].startswith("nvidia"):
+        if len(words) == 2 and values.is_digits(words[0]) and words[1].startswith("nvidia"):
             # Drivers before 470 register as nvidia-frontend.
             result["nvidia" if words[1] == "nvidia-frontend" else words[1]] = int(words[0])
     return result
