@@ -54,6 +54,7 @@ class _Found:
     devices: dict[str, Any] | None = None
     source: str | None = None
     complaints: list[dict[str, object]] = field(default_factory=list)
+    cut: bool = False  # the output was longer than is kept
 
 
 def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
@@ -63,20 +64,25 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
     ``source``: the command read. ``attached`` (what the driver says), ``parsed`` (GPUs read), ``count`` (GPUs that
     answer; None unless the driver's own count agrees), ``complete`` (every GPU was read to its end). ``devices``: facts
     by PCI address (log_fields.py).
-    ``lost``: ``[{address, index, label, reason}]``. And the lists of gpu_findings.py.
+    ``lost``: ``[{address, index, label, reason}]``, those that nvidia-smi could not open among them; None while there
+    is none and not every GPU was read. And the lists of gpu_findings.py.
     """
     first = evidence.run(XML, LIMIT_SECONDS)
     found = _read(evidence, first, errors)
-    lost = None if found.devices is None else _lost(found.devices, found.complaints)
-    state = {**_ending(first), **_amounts(found, lost or [], first)}
+    lost: list[dict[str, Any]] | None = _lost(found.devices or {}, found.complaints)
+    state = {**_ending(first), **_amounts(found, lost or [])}
     _name_answer(state, first, found, errors)
+    if not lost and (not found.devices or state["count"] is None):
+        lost = None
     for index, where in indices_from(evidence, found).items():
         if found.devices and where in found.devices:
             found.devices[where]["index"] = index
     for entry in lost or ():
         entry["index"] = (found.devices or {}).get(entry["address"], entry)["index"]
         entry["label"] = gpu_findings.label(entry["address"], entry["index"])
-    computed = gpu_findings.findings(found.devices, state["count"] is not None)
+    # A field that is not there is one that the driver does not have only where the block of the GPU is whole.
+    every_field = found.log is not None and (found.log.form == "xml" or (found.log.form == "text" and state["complete"]))
+    computed = gpu_findings.findings(found.devices, state["count"] is not None, every_field)
     absent = {
         "recovery_needed": "recovery_reported",
         "fabric_not_ready": "fabric_present",
@@ -145,6 +151,8 @@ def _name_answer(state: dict[str, Any], first: Outcome, found: _Found, errors: E
         state["answered"] = True
         if first.status == NOT_CAPTURED:
             state["installed"] = True
+        if not found.devices:
+            errors.add(found.source or " ".join(XML), "%s: no GPU was read" % (state["message"] or "no output"))
     elif first.ok:
         state["answered"] = False
         errors.add(" ".join(XML), "exit code %s: %s" % (first.rc, state["message"] or "no output that can be read"))
@@ -187,7 +195,10 @@ def _read(evidence: Evidence, first: Outcome, errors: Errors) -> _Found:
         errors.add(" ".join(source), problem, needs_root="Insufficient Permissions" in problem)
     if best.attached is not None and best.attached != len(best.gpus):
         errors.add(" ".join(source), "%d GPUs attached, %d parsed" % (best.attached, len(best.gpus)))
-    return _Found(best, devices, " ".join(source), complaints)
+    answer = evidence.run(source, LIMIT_SECONDS)
+    if answer.truncated:
+        errors.add(" ".join(source), "is cut off: its output was longer than is kept")
+    return _Found(best, devices, " ".join(source), complaints, answer.truncated)
 
 
 def _no_devices(answer: Outcome) -> bool:
@@ -200,14 +211,14 @@ def _read_poor(evidence: Evidence, first: Outcome, errors: Errors) -> _Found:
     table = plain_table.parse(answer.stdout) if answer.ok else None
     if table is not None:
         log = Log("table", driver_version=table.driver_version, cuda_version=table.cuda_version, closed=table.closed)
-        return _Found(log, table.devices, " ".join(TABLE), _complaints(answer))
+        return _Found(log, table.devices, " ".join(TABLE), _complaints(answer), answer.truncated)
     if answer.ok and _no_devices(answer):
         return _Found(devices={}, source=" ".join(TABLE))
     answer = evidence.run(INDEX, LIMIT_SECONDS)
     devices = query_csv.devices(answer.stdout) if answer.ok and answer.rc == 0 else {}
     if devices:
         log = Log("csv", driver_version=query_csv.driver_version(answer.stdout), closed=True)
-        return _Found(log, devices, "nvidia-smi --query-gpu")
+        return _Found(log, devices, "nvidia-smi --query-gpu", [], answer.truncated)
     if first.ok:
         errors.add(" ".join(XML), "printed no log that can be read")
     return _Found()
@@ -238,7 +249,7 @@ def _devices(log: Log) -> tuple[dict[str, Any], list[str]]:
     return devices, problems
 
 
-def _amounts(found: _Found, lost: list[dict[str, Any]], first: Outcome) -> dict[str, Any]:
+def _amounts(found: _Found, lost: list[dict[str, Any]]) -> dict[str, Any]:
     if found.devices is None:
         return dict.fromkeys(("driver_version", "cuda_version", "attached", "parsed", "count", "complete"))
     log, parsed = found.log, len(found.devices)
@@ -248,7 +259,7 @@ def _amounts(found: _Found, lost: list[dict[str, Any]], first: Outcome) -> dict[
     listed = len(log.gpus) if log.gpus else parsed
     unopened = sum(1 for entry in lost if entry["address"] not in found.devices)
     agrees = listed == parsed and (
-        log.attached in (parsed, parsed + unopened) if log.attached is not None else log.closed
+        log.attached in (parsed, parsed + unopened) if log.attached is not None else log.closed and not found.cut
     )
     return {
         "driver_version": log.driver_version,
@@ -256,7 +267,7 @@ def _amounts(found: _Found, lost: list[dict[str, Any]], first: Outcome) -> dict[
         "attached": log.attached,
         "parsed": parsed,
         "count": parsed - (len(lost) - unopened) if agrees else None,
-        "complete": bool(agrees and log.closed and not first.truncated),
+        "complete": bool(agrees and log.closed and not found.cut),
     }
 
 
