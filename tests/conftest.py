@@ -3,6 +3,8 @@ be."""
 
 from __future__ import annotations
 
+import collections
+import json
 import os
 import sys
 from collections.abc import Generator
@@ -27,6 +29,31 @@ def pytest_make_parametrize_id(config: pytest.Config, val: object, argname: str)
         return None
     shown = val.decode("latin-1") if isinstance(val, bytes) else val
     return "%s...%d" % (shown[:LONGEST_ID], len(val))
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--degrade-all", action="store_true", help="tests/checks: degrade every record of every host, not a sample"
+    )
+    parser.addoption("--write-known", action="store_true", help="tests/checks: write degraded_known.json anew")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """The counts of what could not be read (tests/checks/test_degraded.py), of all workers together."""
+    counts: collections.Counter[str] = collections.Counter()
+    violations: dict[str, list[str]] = {}
+    for outcome in ("passed", "failed"):
+        for report in terminalreporter.getreports(outcome):
+            properties = dict(getattr(report, "user_properties", ()))
+            counts.update(properties.get("degradations") or {})
+            for reader, lines in (properties.get("violations") or {}).items():
+                violations.setdefault(reader, []).extend(lines)
+    if counts:
+        words = ", ".join("%d %s" % (counts[name], name) for name in counts if name != "tried")
+        terminalreporter.write_line("degradations: %d tried, of which %s" % (counts["tried"], words))
+    if config.getoption("--write-known"):
+        text = json.dumps({reader: sorted(lines) for reader, lines in sorted(violations.items())}, indent=1)
+        (ROOT / "tests" / "checks" / "degraded_known.json").write_text(text + "\n")
 
 
 @pytest.hookimpl(wrapper=True)

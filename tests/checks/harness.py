@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -138,16 +138,39 @@ def judge(
     `hypervisor` is
     what the host knows of its hypervisor. With `proxmox` the host is one, and only the checks of a hypervisor are
     asked."""
-    host = merged({**gather(evidence), **probed(evidence), **served(evidence, expected)}, facts or {})
-    if hypervisor is not None:
-        host["hypervisor"] = hypervisor
-    if proxmox:
-        host["proxmox"] = gather_host(evidence)
-    chosen = [check for check in loaded_checks() if not proxmox or "hypervisor" in check.tags]
+    host = facts_of_host(evidence, expected, facts, hypervisor, proxmox)
     variables = engine.variables(host, expected, "host")
     templar = shared_templar()
     templar.available_variables = variables
-    return {result["id"]: result for result in engine.evaluate(chosen, variables, OneByOne(templar))}
+    return {result["id"]: result for result in engine.evaluate(chosen_checks(proxmox), variables, OneByOne(templar))}
+
+
+def facts_of_host(
+    evidence: bundle.BundleEvidence,
+    expected: dict[str, Any],
+    facts: dict[str, Any] | None = None,
+    hypervisor: dict[str, Any] | None = None,
+    proxmox: bool = False,
+    *,
+    ask: Callable[[str, Callable[[Any], Any], Any], Any] = lambda _name, reader, evidence: reader(evidence),
+) -> dict[str, Any]:
+    """`host` of a check. `ask(name, reader, evidence)` calls a reader, or knows its answer already."""
+    host = {
+        **gather(evidence),
+        **ask("probe", probed, evidence),
+        **ask("server %s" % expected.get("server"), lambda seen: served(seen, expected), evidence),
+    }
+    host = merged(host, facts or {})
+    if hypervisor is not None:
+        host["hypervisor"] = hypervisor
+    if proxmox:
+        host["proxmox"] = ask("proxmox", gather_host, evidence)
+    return host
+
+
+def chosen_checks(proxmox: bool) -> list[check_files.Check]:
+    """The checks that a host is asked."""
+    return [check for check in loaded_checks() if not proxmox or "hypervisor" in check.tags]
 
 
 class OneByOne(TemplarEvaluator):
@@ -193,7 +216,9 @@ def hypervisor_of(
             raise OverlayError("%s: this base has no hypervisor to change" % name)
         return None
     evidence = base(place["recording"])
-    return for_guest(gather_host(_with(evidence, changes, name) if changes else evidence), "pve1", place["vmid"])
+    return for_guest(
+        gather_host(changed_evidence(evidence, changes, name) if changes else evidence), "pve1", place["vmid"]
+    )
 
 
 @functools.cache
@@ -225,10 +250,13 @@ def judge_overlay(broken: Overlay) -> dict[str, dict[str, Any]]:
 
 def changed(broken: Overlay) -> bundle.BundleEvidence:
     """The base with the overlay's changes made. OverlayError where a change changes nothing."""
-    return _with(base(broken.base), broken.change, broken.path.name)
+    return changed_evidence(base(broken.base), broken.change, broken.path.name)
 
 
-def _with(original: bundle.BundleEvidence, changes: list[dict[str, Any]], name: str) -> bundle.BundleEvidence:
+def changed_evidence(
+    original: bundle.BundleEvidence, changes: list[dict[str, Any]], name: str
+) -> bundle.BundleEvidence:
+    """`original` with the changes of a fixture made; OverlayError names the fixture."""
     evidence = original.copy()
     for change in changes:
         kind = next((key for key in ("read", "list", "run", "fetch") if key in change), None)

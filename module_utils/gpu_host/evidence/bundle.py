@@ -108,14 +108,13 @@ class BundleEvidence(Evidence):
     def add(self, record: dict[str, Any]) -> None:
         """Take one record in; a later one of the same kind and name replaces an earlier one."""
         if "read" in record:
-            self._reads[record["read"]] = _decode_reading(record)
+            self.put(_decode_reading(record))
         elif "list" in record:
-            self._lists[record["list"]] = _decode_listing(record)
+            self.put(_decode_listing(record))
         elif "run" in record:
-            self._runs[tuple(record["run"])] = _decode_outcome(record)
+            self.put(_decode_outcome(record))
         elif "fetch" in record:
-            fetched = _decode_fetched(record)
-            self._fetches[fetched.name] = fetched
+            self.put(_decode_fetched(record))
         else:
             raise BundleError("a record has none of the keys read, list, run, fetch: %s" % sorted(record))
 
@@ -149,6 +148,17 @@ class BundleEvidence(Evidence):
 
     def now(self) -> float:
         return float(self.manifest.get("captured_at") or 0.0)
+
+    def put(self, answer: Reading | Listing | Outcome | Fetched) -> None:
+        """Take one answer in; a later one to the same question replaces an earlier one."""
+        if isinstance(answer, Reading):
+            self._reads[answer.path] = answer
+        elif isinstance(answer, Listing):
+            self._lists[answer.path] = answer
+        elif isinstance(answer, Outcome):
+            self._runs[answer.argv] = answer
+        else:
+            self._fetches[answer.name] = answer
 
     def copy(self) -> BundleEvidence:
         """The same recorded host; a record added to one of the two does not change the other."""
