@@ -81,7 +81,9 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
         entry["index"] = (found.devices or {}).get(entry["address"], entry)["index"]
         entry["label"] = gpu_findings.label(entry["address"], entry["index"])
     # A field that is not there is one that the driver does not have only where the block of the GPU is whole.
-    every_field = found.log is not None and (found.log.form == "xml" or (found.log.form == "text" and state["complete"]))
+    every_field = found.log is not None and (
+        found.log.form == "xml" or (found.log.form == "text" and state["complete"])
+    )
     computed = gpu_findings.findings(found.devices, state["count"] is not None, every_field)
     absent = {
         "recovery_needed": "recovery_reported",

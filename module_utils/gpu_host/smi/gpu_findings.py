@@ -143,9 +143,7 @@ def _reported(alive: list[Facts], every_gpu: bool, every_field: bool, *names: st
     seen = [(facts[name], name in facts["unreadable"]) for facts in alive for name in names]
     if any(value not in (None, NOT_APPLICABLE) for value, _unreadable in seen):
         return True
-    known = every_gpu and all(
-        value == NOT_APPLICABLE or (every_field and not unreadable) for value, unreadable in seen
-    )
+    known = every_gpu and all(value == NOT_APPLICABLE or (every_field and not unreadable) for value, unreadable in seen)
     return False if alive and known else None
 
 
