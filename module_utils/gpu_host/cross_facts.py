@@ -83,12 +83,13 @@ def _on_bus(devices: Facts | None, on_bus: Facts | None, gpus: Facts) -> Facts:
     given = sorted(where for where, card in on_bus.items() if card.get("driver") == "vfio-pci")
     # Without nvidia-smi no card is shown; with one that failed, nothing is known about any of them.
     shown = {} if gpus.get("installed") is False else devices
+    lost = {entry["address"] for entry in gpus.get("lost") or ()}
     missing: list[Facts] | None = None
     if shown is not None:
         missing = [
             {"address": where, "name": card.get("name"), "driver": card.get("driver")}
             for where, card in sorted(on_bus.items())
-            if where not in shown and where not in given
+            if where not in shown and where not in given and where not in lost
         ]
         if missing and shown and gpus.get("count") is None:
             missing = None  # nvidia-smi's log was not read to its end: they may stand in the rest

@@ -39,7 +39,7 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
     none; `libraries` {libcuda, libnvidia_ml: [{path, version}]}; `mismatched`: sentences on what differs from the
     running module's version ([] all agree, None unknown); `cuda` the newest CUDA release of the running driver;
     `gsp_firmware` (PCI address -> version or None), `nouveau_loaded`, `secure_boot`, `dkms` ([{module, version, kernel,
-    state}], None if not installed), `built_for_running_kernel`, `built_for_newest_kernel`, `nvswitches` (addresses);
+    state}], [] where DKMS is not installed, None if unknown), `built_for_running_kernel`, `built_for_newest_kernel`, `nvswitches` (addresses);
     and the facts of `driver_requirements.of_gpus`,
     `driver_services`, `driver_packages` (as `packaging`) and `cuda_toolkits`.
     """
@@ -57,8 +57,14 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
         if device.is_gpu and device.driver != "vfio-pci"
     }
     requirements = driver_requirements.of_gpus(gpus, version, flavor)
-    dkms = _dkms(evidence, errors)
-    release = evidence.read("/proc/sys/kernel/osrelease").text.strip()
+    if devices is None:
+        errors.unanswered(evidence.list(gpu_addresses.DEVICES))
+        requirements = {**requirements, **dict.fromkeys(("gpus", "below_minimum", "wrong_flavor"))}
+    dkms, dkms_whole = _dkms(evidence, errors)
+    release = _release(evidence, errors)
+    boot = evidence.list("/boot")
+    errors.unanswered(boot, absent_is_fine=True)
+    newest = kernel.newest(kernel.installed(boot)) if boot.ok or boot.status == ABSENT else None
     return {
         "loaded": loaded,
         "version": version,
@@ -66,14 +72,16 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
         "flavor": flavor,
         "on_disk": on_disk,
         "libraries": libraries,
-        "mismatched": mismatched(version, on_disk["version"], libraries, services["fabric_manager"]["version"]),
+        "mismatched": mismatched(version, on_disk, libraries, services["fabric_manager"]),
         "cuda": driver_requirements.cuda_of_driver(version),
         "gsp_firmware": _gsp_firmware(evidence, errors),
         "nouveau_loaded": None if running is None else "nouveau" in running,
         "secure_boot": secure_boot(evidence, errors),
-        "dkms": dkms,
-        "built_for_running_kernel": _built(dkms, release),
-        "built_for_newest_kernel": _built(dkms, kernel.newest(kernel.installed(evidence.list("/boot"))) or release),
+        "dkms": dkms if dkms or dkms_whole else None,
+        "built_for_running_kernel": _built(dkms, dkms_whole, release),
+        "built_for_newest_kernel": _built(
+            dkms, dkms_whole, (newest or release) if boot.ok or boot.status == ABSENT else None
+        ),
         "nvswitches": None
         if devices is None
         else sorted(device.address for device in devices.values() if device.is_nvswitch),
@@ -85,19 +93,21 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
 
 
 def mismatched(
-    running: str | None, on_disk: str | None, libraries: dict[str, Any] | None, fabric_manager: str | None
+    running: str | None, on_disk: dict[str, Any], libraries: dict[str, Any] | None, fabric_manager: dict[str, Any]
 ) -> list[str] | None:
-    """What differs from the running module's version, in words; None where that version or everything beside it is
-    unknown."""
+    """What differs from the running module's version, in words; None where that version is unknown, or nothing is known
+    to differ and the module on disk, a library or an installed Fabric Manager could not be read."""
     if running is None:
         return None
-    others = [("the module on disk is", on_disk), ("the Fabric Manager is", fabric_manager)]
+    others = [("the module on disk is", on_disk["version"]), ("the Fabric Manager is", fabric_manager["version"])]
     for entries in (libraries or {}).values():
-        others += [("%s is" % entry["path"], entry["version"]) for entry in entries]
-    known = [(what, version) for what, version in others if version]
-    if not known and libraries is None:
-        return None
-    return ["%s %s" % (what, version) for what, version in known if not versions.same(version, running)]
+        others += [("%s is" % entry["path"], entry["version"]) for entry in entries or ()]
+    found = [
+        "%s %s" % (what, version) for what, version in others if version and not versions.same(version, running)
+    ]
+    unread = [on_disk["known"] is not True, libraries is None or None in libraries.values()]
+    unread.append(fabric_manager["installed"] is True and fabric_manager["version"] is None)
+    return found if found or not any(unread) else None
 
 
 def _running_module(evidence: Evidence, errors: Errors, loaded: bool | None) -> tuple[str | None, str | None]:
@@ -118,17 +128,27 @@ def _running_module(evidence: Evidence, errors: Errors, loaded: bool | None) -> 
 
 
 def _module_on_disk(evidence: Evidence, errors: Errors) -> dict[str, Any]:
+    """`known`: whether modinfo said which module is there, or that there is none (so it is where nothing loads
+    modules, as in a container without modinfo)."""
     outcome = evidence.run(MODINFO_COMMAND, 10.0)
     fields: dict[str, str] = {}
+    said = " ".join((outcome.text + " " + outcome.error_text).split())
+    known = outcome.status == ABSENT or (outcome.ok and outcome.rc != 0 and "not found" in said)
     if outcome.ok and outcome.rc == 0:
         for line in outcome.text.splitlines():
             name, colon, value = line.partition(":")
             if colon:
                 fields.setdefault(name.strip(), value.strip())
+        known = "version" in fields
+        if not known:
+            errors.add(" ".join(MODINFO_COMMAND), "shows no version%s" % (": it is cut off" if outcome.truncated else ""))
+    elif outcome.ok and not known:
+        errors.add(" ".join(MODINFO_COMMAND), "exit code %s: %s" % (outcome.rc, said[:200] or "no output"))
     elif not outcome.ok:
         errors.unanswered(outcome, absent_is_fine=True)
     license_ = fields.get("license")
     return {
+        "known": known,
         "version": fields.get("version"),
         "flavor": None if not license_ else "open" if "GPL" in license_ else "proprietary",
         "license": license_,
@@ -138,11 +158,20 @@ def _module_on_disk(evidence: Evidence, errors: Errors) -> dict[str, Any]:
 
 
 def _libraries(evidence: Evidence, errors: Errors) -> dict[str, Any] | None:
-    """The driver libraries by the version in their file name; None where `find` did not answer."""
+    """The driver libraries by the version in their file name; None where `find` did not answer. A kind of library of
+    which nothing was found in an answer that is not whole is None."""
     outcome = evidence.run(LIBRARIES_COMMAND, 10.0)
-    if not outcome.ok or (not outcome.stdout and "-printf" in outcome.error_text):
+    # find ends with 1 where one of the directories is not there, and says so.
+    complaints = [line for line in outcome.error_text.splitlines() if "No such file or directory" not in line]
+    silent = bool(outcome.rc) and not outcome.stdout and not outcome.error_text.strip()
+    if not outcome.ok or silent or (complaints and not outcome.stdout):
         errors.unanswered(outcome)
+        if outcome.ok:
+            errors.add("find libcuda.so*", "exit code %s: %s" % (outcome.rc, "; ".join(complaints)[:200] or "no output"))
         return None
+    whole = not outcome.truncated and not complaints
+    if not whole:
+        errors.add("find libcuda.so*", "; ".join(complaints)[:200] or "its output is cut off")
     entries = [line.partition("\t")[::2] for line in outcome.text.splitlines()]
     # The loader opens NAME.so.1. Where that is a link, the version it leads to counts, and other files are left over.
     led_to = {}
@@ -157,7 +186,7 @@ def _libraries(evidence: Evidence, errors: Errors) -> dict[str, Any] | None:
         match = _LIBRARY.fullmatch(name)
         if match and not target and led_to.get((directory, match["name"]), match["version"]) == match["version"]:
             found[match["name"].replace("-", "_")].append({"path": path, "version": match["version"]})
-    return found
+    return {**found, **({} if whole else {"unread": None})}
 
 
 def _gsp_firmware(evidence: Evidence, errors: Errors) -> dict[str, str | None]:
@@ -191,18 +220,19 @@ def secure_boot(evidence: Evidence, errors: Errors) -> bool | None:
     return None
 
 
-def _dkms(evidence: Evidence, errors: Errors) -> list[dict[str, str | None]] | None:
-    """`nvidia/580.95.05, 6.14.8-2-pve, x86_64: installed`; before DKMS 3 `nvidia, 580.95.05, …`; `added` has no kernel."""
+def _dkms(evidence: Evidence, errors: Errors) -> tuple[list[dict[str, str | None]], bool]:
+    """(builds, whether that is all of them: it is not where dkms failed or its answer was cut).
+
+    `nvidia/580.95.05, 6.14.8-2-pve, x86_64: installed`; before DKMS 3 `nvidia, 580.95.05, …`; `added` has no kernel.
+    """
     outcome = evidence.run(DKMS_COMMAND, 20.0)
-    if outcome.status == ABSENT:
-        return None
-    if not outcome.ok or (outcome.rc != 0 and not outcome.stdout):
-        if outcome.ok:
-            errors.add("dkms status", "ended with exit code %s: %s" % (outcome.rc, outcome.error_text.strip()[:200]))
-        else:
-            errors.unanswered(outcome)
-        return None
-    found = []
+    whole = outcome.status == ABSENT or (outcome.ok and outcome.rc == 0 and not outcome.truncated)
+    if not outcome.ok:
+        errors.unanswered(outcome, absent_is_fine=True)
+    elif not whole:
+        what = "is cut off" if outcome.rc == 0 else "ended with exit code %s" % outcome.rc
+        errors.add("dkms status", "%s: %s" % (what, outcome.error_text.strip()[:200] or "no message"))
+    found: list[dict[str, str | None]] = []
     for line in outcome.text.splitlines():
         what, colon, state = line.rpartition(": ")
         parts = [part.strip() for part in what.replace("/", ", ", 1).split(",")]
@@ -216,11 +246,19 @@ def _dkms(evidence: Evidence, errors: Errors) -> list[dict[str, str | None]] | N
                     "state": state.split()[0] if state.split() else None,
                 }
             )
-    return found
+    return found, whole
 
 
-def _built(dkms: list[dict[str, str | None]] | None, release: str) -> bool | None:
-    """Whether DKMS built the driver for the running kernel; None where DKMS does not manage it."""
-    if not dkms or not release:
+def _release(evidence: Evidence, errors: Errors) -> str | None:
+    reading = evidence.read("/proc/sys/kernel/osrelease")
+    errors.unanswered(reading)
+    return reading.text.strip() or None
+
+
+def _built(dkms: list[dict[str, str | None]], whole: bool, release: str | None) -> bool | None:
+    """Whether DKMS built the driver for the kernel `release`; None where DKMS does not manage it, or where that kernel
+    or a part of the builds is unknown."""
+    if release is None or not dkms:
         return None
-    return any(item["kernel"] == release and (item["state"] or "").startswith("installed") for item in dkms)
+    built = any(item["kernel"] == release and (item["state"] or "").startswith("installed") for item in dkms)
+    return built if built or whole else None
