@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from .evidence import values
 from .evidence.errors import Errors
-from .evidence.interface import ABSENT, DENIED, FAILED, Entry, Evidence
+from .evidence.interface import ABSENT, DENIED, FAILED, OK, Entry, Evidence
+from .evidence.offenders import Offenders
 
 GPUS = "/proc/driver/nvidia/gpus"
 _DEFAULT_MODE = 0o666  # NVreg_DeviceFileMode
@@ -50,6 +52,7 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
     minors = gpu_minors(evidence, errors)
     opens = {name: _opens(evidence, name, nodes, majors) for name in ("nvidiactl", "nvidia-uvm")}
     missing = None if nodes is None else _missing(nodes, majors, minors)
+    nodes_unread = caps is not None and not caps.ok
     return {
         "nodes": None if nodes is None else {name: _fields(entry) for name, entry in nodes.items()},
         "majors": majors,
@@ -59,9 +62,9 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
         "no_gpu_node": None
         if nodes is None or minors is None
         else bool(minors) and not any(_is_gpu_node(name) for name in nodes),
-        "stale": None if nodes is None or majors is None else _stale(nodes, majors),
+        "stale": None if nodes is None or majors is None else _stale(nodes, majors, nodes_unread),
         "opens": opens,
-        "unusable": None if nodes is None else _unusable(nodes, opens, _file_mode(evidence)),
+        "unusable": None if nodes is None else _unusable(nodes, majors, opens, _file_mode(evidence, errors)),
     }
 
 
@@ -76,8 +79,7 @@ def gpu_minors(evidence: Evidence, errors: Errors) -> dict[str, int | None] | No
     found: dict[str, int | None] = {}
     for address in gpus.entries:
         fields = information(evidence, errors, address)
-        minor = fields.get("Device Minor", "")
-        found[address.lower()] = int(minor) if minor.isdigit() else None
+        found[address.lower()] = values.whole_number(fields.get("Device Minor"))
     return found
 
 
@@ -86,7 +88,7 @@ def information(evidence: Evidence, errors: Errors, address: str) -> dict[str, s
     Excluded, …"""
     reading = evidence.read("%s/%s/information" % (GPUS, address))
     errors.unanswered(reading)
-    pairs = (line.partition(":") for line in reading.text.splitlines())
+    pairs = (line.partition(":") for line in (reading.text if reading.ok else "").splitlines())
     return {name.strip(): value.strip() for name, colon, value in pairs if colon}
 
 
@@ -110,8 +112,9 @@ def _majors(evidence: Evidence, errors: Errors) -> dict[str, int | None] | None:
     characters, _block, _rest = reading.text.partition("Block devices:")
     for line in characters.splitlines():
         number, _space, name = line.strip().partition(" ")
-        if number.isdigit() and name:
-            registered.setdefault(name.strip(), int(number))
+        major = values.whole_number(number)
+        if major is not None and name:
+            registered.setdefault(name.strip(), major)
     return {
         key: next((registered[name] for name in names if name in registered), None)
         for key, names in _REGISTERED.items()
@@ -120,27 +123,31 @@ def _majors(evidence: Evidence, errors: Errors) -> dict[str, int | None] | None:
 
 def _missing(
     nodes: dict[str, Entry], majors: dict[str, int | None] | None, minors: dict[str, int | None] | None
-) -> list[str]:
+) -> list[str] | None:
     """Nothing is missing where the driver is not loaded or holds no GPU."""
-    if not minors:
+    if minors == {}:
         return []
-    wanted = ["nvidia%d" % minor for minor in sorted(minor for minor in minors.values() if minor is not None)] + [
-        "nvidiactl"
-    ]
-    if majors and majors["nvidia_uvm"] is not None:
-        wanted.append("nvidia-uvm")
-    return [name for name in wanted if name not in nodes]
+    found = Offenders(unknown=minors is None)
+    for minor in sorted(minor for minor in (minors or {}).values() if minor is not None):
+        found.judge("nvidia%d" % minor not in nodes, "nvidia%d" % minor)
+    if None in (minors or {}).values():
+        found.unread()
+    if minors:
+        found.judge("nvidiactl" not in nodes, "nvidiactl")
+        with_uvm = None if majors is None else majors["nvidia_uvm"] is not None
+        found.judge("nvidia-uvm" not in nodes and with_uvm, "nvidia-uvm")
+    return found.listed()
 
 
-def _stale(nodes: dict[str, Entry], majors: dict[str, int | None]) -> list[dict[str, Any]]:
-    found = []
+def _stale(nodes: dict[str, Entry], majors: dict[str, int | None], unread: bool) -> list[dict[str, Any]] | None:
+    found = Offenders(unread)
     for name, entry in nodes.items():
         owner = _owner(name)
         registered = majors[owner] if owner else None
         if entry.kind == "char" and registered is not None and entry.major != registered:
             text = "/dev/%s has major %s, the kernel registered %s" % (name, entry.major, registered)
-            found.append({"name": name, "major": entry.major, "registered": registered, "text": text})
-    return found
+            found.judge(True, {"name": name, "major": entry.major, "registered": registered, "text": text})
+    return found.listed()
 
 
 def _is_gpu_node(name: str) -> bool:
@@ -170,32 +177,51 @@ def _opens(
     These two start nothing on a GPU when opened. The driver has no read(), so after a successful open() the read fails
     with EINVAL; a container's device policy refuses the open() itself.
     """
-    if nodes is None or name not in nodes or nodes[name].kind != "char" or majors is None:
-        return None
-    if nodes[name].major != majors[_owner(name) or "nvidia"]:
+    if nodes is None or name not in nodes or majors is None or not _is_current(name, nodes, majors):
         return None
     reading = evidence.read("/dev/" + name, 1)
-    if reading.ok or (reading.status == FAILED and reading.reason == "Invalid argument"):
+    if reading.status == OK or (reading.status == FAILED and reading.reason == "Invalid argument"):
         return True
     return False if reading.status in (DENIED, FAILED) else None
 
 
-def _file_mode(evidence: Evidence) -> int:
-    """The mode that the driver gives its nodes (NVreg_DeviceFileMode)."""
-    for line in evidence.read("/proc/driver/nvidia/params").text.splitlines():
+def _file_mode(evidence: Evidence, errors: Errors) -> int | None:
+    """The mode that the driver gives its nodes (NVreg_DeviceFileMode); None if it cannot be read."""
+    reading = evidence.read("/proc/driver/nvidia/params")
+    errors.unanswered(reading, absent_is_fine=True)
+    if not reading.ok and reading.status != ABSENT:
+        return None
+    for line in reading.text.splitlines():
         name, _colon, value = line.partition(": ")
-        if name == "DeviceFileMode" and value.strip().isdigit():
-            return int(value)
+        if name == "DeviceFileMode":
+            return values.whole_number(value)
     return _DEFAULT_MODE
 
 
-def _unusable(nodes: dict[str, Entry], opens: dict[str, bool | None], mode: int) -> list[dict[str, str]]:
-    found = {name: "cannot be opened" for name, works in opens.items() if works is False}
+def _unusable(
+    nodes: dict[str, Entry], majors: dict[str, int | None] | None, opens: dict[str, bool | None], mode: int | None
+) -> list[dict[str, str]] | None:
+    found = Offenders()
+
+    def judge(name: str, offends: bool | None, why: str) -> None:
+        found.judge(offends, {"name": name, "why": why, "text": "/dev/%s %s" % (name, why)})
+
+    for name, works in opens.items():
+        if works is None and name in nodes and (majors is None or _is_current(name, nodes, majors)):
+            found.unread()  # it was tried, or it is unknown whether it would have been
+        judge(name, works is False, "cannot be opened")
     for name, entry in nodes.items():
-        if name in found or _owner(name) not in ("nvidia", "nvidia_uvm"):
+        if opens.get(name) is False or _owner(name) not in ("nvidia", "nvidia_uvm"):
             continue
         if entry.kind != "char":
-            found[name] = "is no device but a %s" % entry.kind
-        elif entry.mode is not None and entry.mode & mode != mode:
-            found[name] = "has mode %04o, the driver gives %04o" % (entry.mode, mode)
-    return [{"name": name, "why": why, "text": "/dev/%s %s" % (name, why)} for name, why in found.items()]
+            judge(name, True, "is no device but a %s" % entry.kind)
+        elif entry.mode is None or mode is None:
+            found.unread()
+        elif entry.mode & mode != mode:
+            judge(name, True, "has mode %04o, the driver gives %04o" % (entry.mode, mode))
+    return found.listed()
+
+
+def _is_current(name: str, nodes: dict[str, Entry], majors: dict[str, int | None]) -> bool:
+    """Whether a node is a device of the number that the kernel has registered for it now."""
+    return nodes[name].kind == "char" and nodes[name].major == majors[_owner(name) or "nvidia"]

@@ -11,6 +11,7 @@ from typing import Any
 
 from .evidence.errors import Errors
 from .evidence.interface import ABSENT, Evidence
+from .evidence.offenders import Offenders
 from .pcie import pci_devices, pci_names
 
 COMMANDS = [(["dmesg"], 20.0)]
@@ -49,8 +50,10 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
     numbers = _names(evidence, GROUPS, errors)
     devices = pci_devices.inventory(evidence, errors)
     gpus, groups = _gpus(evidence, devices, numbers, errors)
+    # A device that could not be identified may be a GPU.
+    unknown = devices is None or bool(pci_devices.unidentified(devices))
     log = evidence.run(["dmesg"], 20.0)
-    text = log.text if log.ok and log.rc == 0 else ""
+    text = log.text if log.succeeded else ""
     domain = DEFAULT_DOMAIN.search(text)
     facts: dict[str, Any] = {
         "state": None,
@@ -59,20 +62,15 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
         "options": options,
         "default_domain": domain.group(1) if domain else None,
         "groups": groups,
-        "gpus": gpus,
-        "translated_gpus": None,
-        "shared_group_gpus": None,
+        "gpus": None if unknown else gpus,
     }
-    facts["state"], facts["source"] = _state(evidence, errors, facts, numbers, text)
-    if gpus is not None:
-        translated = [address for address, gpu in gpus.items() if gpu["state"] == TRANSLATED]
-        facts["translated_gpus"] = translated or (None if any(gpu["state"] is None for gpu in gpus.values()) else [])
-        shared = [
-            {"gpu": address, "group": gpu["group"], "others": gpu["others"]}
-            for address, gpu in gpus.items()
-            if gpu["others"]
-        ]
-        facts["shared_group_gpus"] = shared or (None if any(gpu["others"] is None for gpu in gpus.values()) else [])
+    facts["state"], facts["source"] = _state(evidence, errors, facts, numbers, text, gpus, unknown)
+    translated, shared = Offenders(unknown), Offenders(unknown)
+    for address, gpu in gpus.items():
+        translated.judge(None if gpu["state"] is None else gpu["state"] == TRANSLATED, address)
+        others = {"gpu": address, "group": gpu["group"], "others": gpu["others"]}
+        shared.judge(None if gpu["others"] is None else bool(gpu["others"]), others)
+    facts["translated_gpus"], facts["shared_group_gpus"] = translated.listed(), shared.listed()
     if facts["state"] is None:
         errors.add(GROUPS, "neither the IOMMU groups nor the command line tell whether the IOMMU is in use")
     return facts
@@ -101,12 +99,10 @@ def _names(evidence: Evidence, path: str, errors: Errors) -> list[str] | None:
 
 def _gpus(
     evidence: Evidence, devices: dict[str, dict[str, Any]] | None, numbers: list[str] | None, errors: Errors
-) -> tuple[dict[str, dict[str, Any]] | None, dict[str, dict[str, Any]]]:
-    if devices is None:
-        return None, {}
+) -> tuple[dict[str, dict[str, Any]], dict[str, dict[str, Any]]]:
     gpus: dict[str, dict[str, Any]] = {}
     groups: dict[str, dict[str, Any]] = {}
-    for address, device in devices.items():
+    for address, device in (devices or {}).items():
         if not pci_names.is_gpu(device["vendor"], device["class"]):
             continue
         number = _group_of(evidence, address, numbers, errors)
@@ -121,7 +117,7 @@ def _gpus(
             gpu["type"] = group["type"]
             gpu["state"] = TYPE_STATES.get(group["type"] or "")
             if group["devices"] is not None:
-                gpu["others"] = [other for other in group["devices"] if not _belongs(other, address, devices)]
+                gpu["others"] = [other for other in group["devices"] if not _belongs(other, address, devices or {})]
         gpus[address] = gpu
     return gpus, groups
 
@@ -141,7 +137,7 @@ def _group(evidence: Evidence, number: str, errors: Errors) -> dict[str, Any]:
     errors.unanswered(kind)
     members = evidence.list("%s/%s/devices" % (GROUPS, number))
     errors.unanswered(members)
-    return {"type": kind.text.strip() or None, "devices": sorted(members.entries) if members.ok else None}
+    return {"type": (kind.text.strip() or None) if kind.ok else None, "devices": sorted(members.entries) if members.ok else None}
 
 
 def _belongs(other: str, gpu: str, devices: dict[str, dict[str, Any]]) -> bool:
@@ -152,15 +148,25 @@ def _belongs(other: str, gpu: str, devices: dict[str, dict[str, Any]]) -> bool:
 
 
 def _state(
-    evidence: Evidence, errors: Errors, facts: dict[str, Any], numbers: list[str] | None, log: str
+    evidence: Evidence,
+    errors: Errors,
+    facts: dict[str, Any],
+    numbers: list[str] | None,
+    log: str,
+    gpus: dict[str, dict[str, Any]],
+    unknown: bool,
 ) -> tuple[str | None, str | None]:
-    states = [gpu["state"] for gpu in (facts["gpus"] or {}).values()]
+    states = [gpu["state"] for gpu in gpus.values()]
     if states and TRANSLATED in states:
         return TRANSLATED, "iommu_groups"
+    if unknown and numbers:
+        return None, None
     if states and None not in states:
         return (IDENTITY if IDENTITY in states else OFF), "iommu_groups"
     if numbers == []:
         return OFF, "sysfs"
+    if states and numbers:
+        return None, None  # of one GPU it could not be read
     if numbers and not states:
         return _host_state(evidence, numbers, errors)
     if numbers is None and facts["hardware"] == []:
@@ -173,7 +179,7 @@ def _host_state(evidence: Evidence, numbers: list[str], errors: Errors) -> tuple
     for number in numbers[:GROUP_LIMIT]:
         kind = evidence.read("%s/%s/type" % (GROUPS, number))
         errors.unanswered(kind)
-        states.add(TYPE_STATES.get(kind.text.strip()))
+        states.add(TYPE_STATES.get(kind.text.strip()) if kind.ok else None)
     if TRANSLATED in states:
         return TRANSLATED, "iommu_groups"
     return (IDENTITY, "iommu_groups") if states == {IDENTITY} else (None, None)

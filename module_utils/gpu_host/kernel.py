@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from .evidence import values
 from .evidence.errors import Errors
-from .evidence.interface import ABSENT, Evidence, Listing
+from .evidence.interface import ABSENT, OK, Evidence, Listing
 from .linux import kernel_cmdline, versions
 
 # Parameters that decide how GPUs work together; others that differ from the boot loader's file are nobody's business
@@ -33,19 +34,20 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
     cmdline = _line(evidence, errors, "/proc/cmdline")
     parameters = kernel_cmdline.parse(cmdline) if cmdline is not None else None
     words = kernel_cmdline.as_words(parameters) if parameters is not None else None
-    values = kernel_cmdline.last_values(parameters) if parameters is not None else None
+    given = kernel_cmdline.last_values(parameters) if parameters is not None else None
     configured = kernel_cmdline.configured(evidence, errors)
-    loader = boot_loader(values, configured)
+    loader = boot_loader(given, configured)
     boot = evidence.list("/boot")
+    errors.unanswered(boot, absent_is_fine=True)
     facts: dict[str, Any] = {
         "release": release,
         "cmdline": cmdline,
         "words": words,
-        "values": values,
+        "values": given,
         "configured": configured,
         "boot_loader": loader,
         "pending_words": pending_words(words, configured, loader),
-        "kaslr": None if values is None else "nokaslr" not in values,
+        "kaslr": None if given is None else "nokaslr" not in given,
         "hmm_kaslr_fixed": True if versions.at_least(release, "6.19") else None,
         "newest_installed": newest(installed(boot)),
     }
@@ -103,21 +105,27 @@ def newest(releases: dict[str, float | None]) -> str | None:
 def _line(evidence: Evidence, errors: Errors, path: str) -> str | None:
     reading = evidence.read(path)
     errors.unanswered(reading)
+    if not reading.ok:
+        return None
     text = reading.text.strip()
-    if reading.ok and not text:
+    if not text:
         errors.add(path, "is empty")
     return text or None
 
 
 def _reboot(evidence: Evidence, errors: Errors, facts: dict[str, Any], boot: Listing) -> dict[str, Any]:
     reasons = []
+    unknown = facts["words"] is None or facts["configured"] is None
     flag = evidence.read("/run/reboot-required")
     errors.unanswered(flag, absent_is_fine=True)
-    if flag.ok:
+    if flag.status == OK:
         packages = sorted(set(evidence.read("/run/reboot-required.pkgs").text.split()))[:12]
         reasons.append("installed packages ask for it" + (": " + ", ".join(packages) if packages else ""))
     release, latest = facts["release"], facts["newest_installed"]
-    booted = _boot_time(evidence)
+    booted = _boot_time(evidence, errors)
+    unknown = unknown or release is None or not (boot.ok or boot.status == ABSENT)
+    if latest and booted is None and versions.same(latest, release) is not True:
+        unknown = True
     if release and latest and booted and versions.same(latest, release) is False and versions.at_least(latest, release):
         # A kernel that was there before this boot and was not chosen is pinned or deselected: that is no reason.
         since = installed(boot).get(latest)
@@ -125,12 +133,13 @@ def _reboot(evidence: Evidence, errors: Errors, facts: dict[str, Any], boot: Lis
             reasons.append("kernel %s was installed after the boot, %s is running" % (latest, release))
     for item in facts["pending_words"] or ():
         reasons.append("%s is in %s and not on the running kernel's command line" % (item["word"], item["source"]))
-    known = flag.ok or flag.status == ABSENT
-    return {"reboot_required": True if reasons else (False if known else None), "reboot_reasons": reasons}
+    unknown = unknown or not (flag.ok or flag.status == ABSENT)
+    required = True if reasons else (None if unknown else False)
+    return {"reboot_required": required, "reboot_reasons": reasons or (None if unknown else [])}
 
 
-def _boot_time(evidence: Evidence) -> float | None:
-    try:
-        return evidence.now() - float(evidence.read("/proc/uptime").text.split()[0])
-    except (IndexError, ValueError):
-        return None
+def _boot_time(evidence: Evidence, errors: Errors) -> float | None:
+    reading = evidence.read("/proc/uptime")
+    errors.unanswered(reading, absent_is_fine=True)
+    uptime = values.decimal_number((reading.text.split() or [""])[0]) if reading.ok else None
+    return None if uptime is None else evidence.now() - uptime

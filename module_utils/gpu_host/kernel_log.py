@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from .evidence import values
 from .evidence.errors import Errors
 from .evidence.interface import ABSENT, DENIED, Evidence, Outcome
 from .log import log_findings, log_lines, log_patterns, xid
@@ -46,35 +47,39 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
 
     boot_time = _boot_time(evidence)
     logs: list[list[dict[str, Any]]] = []
-    source, denied, boot_seen, dropped = None, False, False, 0
+    source, denied, whole, boot_seen, dropped = None, False, False, False, 0
     for argv in (DMESG, JOURNAL, KERN_LOG):
         outcome = evidence.run(argv, 20.0)
         if not outcome.ok or (outcome.rc != 0 and not outcome.stdout.strip()) or _refused(outcome):
             denied = denied or outcome.status == DENIED or _refused(outcome)
-            _explain(outcome, errors, quiet=argv != DMESG and (bool(logs) or outcome.status == ABSENT))
+            _explain(outcome, errors, quiet=argv != DMESG and (whole or outcome.status == ABSENT))
+            if not outcome.stdout.strip():
+                continue
+        elif not outcome.stdout.strip() and argv != DMESG:
             continue
-        if not outcome.stdout.strip() and argv != DMESG:
-            continue
+        else:
+            whole = True
         collector = log_findings.Findings(concerns_gpu)
         for line in log_lines.lines(_this_boot(outcome), log_patterns.HINT, boot_time):
             collector.add(line)
         logs.append(collector.result())
         source = source or " ".join(argv)
         boot_seen, dropped = boot_seen or collector.boot_seen, dropped + collector.dropped
-        if boot_seen:
+        if boot_seen and whole:
             break
-    findings = log_findings.merge(logs) if logs else None
+    # What was found in a part of a log happened; what was not found may stand in the rest.
+    findings = log_findings.merge(logs) if logs and whole else None
     return {
         "source": source,
-        "covers_boot": boot_seen if logs else None,
+        "covers_boot": boot_seen if whole else None,
         "findings": findings,
-        **_sorted_out(findings),
+        **_sorted_out(log_findings.merge(logs) if logs else None, whole),
         "dropped": dropped,
         "denied": denied,
     }
 
 
-def _sorted_out(findings: list[dict[str, Any]] | None) -> dict[str, Any]:
+def _sorted_out(findings: list[dict[str, Any]] | None, whole: bool) -> dict[str, Any]:
     if findings is None:
         return {
             "by_kind": dict.fromkeys(log_patterns.KINDS),
@@ -91,12 +96,16 @@ def _sorted_out(findings: list[dict[str, Any]] | None) -> dict[str, Any]:
     by_kind: dict[str, list[dict[str, Any]]] = {kind: [] for kind in log_patterns.KINDS}
     for item in counting:
         by_kind["fallen_off_bus" if item["xid"] == 79 else item["kind"]].append(item)
+
+    def known(offending: list[dict[str, Any]]) -> list[dict[str, Any]] | None:
+        return offending or ([] if whole else None)
+
     return {
-        "by_kind": by_kind,
-        "fatal_xids": [item for item in by_kind["xid"] if item["severity"] == xid.FATAL],
-        "other_xids": [item for item in by_kind["xid"] if item["severity"] != xid.FATAL],
-        "uvm_failures": by_kind["uvm_hmm"] + by_kind["uvm_failed"],
-        "other_devices": sum(1 for item in findings if item["gpu"] is False),
+        "by_kind": {kind: known(offending) for kind, offending in by_kind.items()},
+        "fatal_xids": known([item for item in by_kind["xid"] if item["severity"] == xid.FATAL]),
+        "other_xids": known([item for item in by_kind["xid"] if item["severity"] != xid.FATAL]),
+        "uvm_failures": known(by_kind["uvm_hmm"] + by_kind["uvm_failed"]),
+        "other_devices": sum(1 for item in findings if item["gpu"] is False) if whole else None,
     }
 
 
@@ -113,12 +122,10 @@ def _this_boot(outcome: Outcome) -> bytes:
 
 def _boot_time(evidence: Evidence) -> float | None:
     """When the host booted, in seconds since 1970."""
-    try:
-        uptime = float(evidence.read("/proc/uptime").text.split()[0])
-    except (IndexError, ValueError):
-        return None
+    reading = evidence.read("/proc/uptime")
+    uptime = values.decimal_number((reading.text.split() or [""])[0]) if reading.ok else None
     now = evidence.now()
-    return now - uptime if now else None
+    return now - uptime if now and uptime is not None else None
 
 
 def _refused(outcome: Outcome) -> bool:

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from .evidence import values
 from .evidence.errors import Errors
 from .evidence.interface import ABSENT, Evidence
+from .evidence.offenders import Offenders
 from .linux import initramfs, kernel_cmdline, modprobe, module_values
 
 MODULES = ("nvidia", "nvidia_uvm", "nvidia_modeset", "nvidia_drm", "nvidia_peermem", "nouveau", "vfio_pci")
@@ -53,8 +55,9 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
     """
     loaded = loaded_modules(evidence, errors)
     configuration = modprobe.read(evidence, errors)
-    cmdline = _cmdline_options(evidence)
+    cmdline = _cmdline_options(evidence, errors)
     params = _nvidia_params(evidence, errors, loaded)
+    unread: set[tuple[str, str]] = set()
     facts: dict[str, Any] = {}
     for module in MODULES:
         state = None if loaded is None else loaded.get(module)
@@ -68,10 +71,12 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
                 module,
                 loaded=state is not None,
                 configuration=configuration,
-                cmdline=cmdline,
+                cmdline=cmdline or [],
                 params=params,
+                unread=unread,
             ),
-            "blacklisted": [command.source for command in configuration.blacklisted(module)],
+            "blacklisted": [command.source for command in configuration.blacklisted(module)]
+            or ([] if configuration.complete else None),
         }
     facts["live_options"] = {module: _live_values(facts[module]["options"]) for module in MODULES}
     dwords = facts["nvidia"]["options"].get(_DWORDS, {})
@@ -81,9 +86,10 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
         if configuration.complete
         else None,
     }
-    facts["pending_options"] = _pending(facts)
-    facts["unsaved_options"] = _unsaved(facts, configuration.complete)
-    facts["conflicting_options"] = _conflicts(configuration, cmdline)
+    unknown = not configuration.complete or cmdline is None
+    facts["pending_options"] = _pending(facts, unknown or loaded is None, unread)
+    facts["unsaved_options"] = _unsaved(facts, unknown or loaded is None, unread)
+    facts["conflicting_options"] = _conflicts(configuration, cmdline or [], unknown)
     facts["forced_p2p"] = _forced_p2p(facts, dwords.get("source"))
     facts["configuration"] = {
         "complete": configuration.complete,
@@ -110,7 +116,7 @@ def loaded_modules(evidence: Evidence, errors: Errors) -> dict[str, dict[str, An
         users = (
             [name for name in fields[3].split(",") if name not in ("", "-", "[permanent]")] if len(fields) > 3 else []
         )
-        found[fields[0]] = {"references": int(fields[2]) if fields[2].isdigit() else None, "used_by": users}
+        found[fields[0]] = {"references": values.whole_number(fields[2]), "used_by": users}
     return found
 
 
@@ -130,8 +136,12 @@ def _nvidia_params(evidence: Evidence, errors: Errors, loaded: dict[str, Any] | 
     return found or None
 
 
-def _cmdline_options(evidence: Evidence) -> list[modprobe.Option]:
-    parameters = kernel_cmdline.parse(evidence.read("/proc/cmdline").text)
+def _cmdline_options(evidence: Evidence, errors: Errors) -> list[modprobe.Option] | None:
+    reading = evidence.read("/proc/cmdline")
+    errors.unanswered(reading)
+    if not reading.ok:
+        return None
+    parameters = kernel_cmdline.parse(reading.text)
     return [
         modprobe.Option(module, name, value, "/proc/cmdline", 1)
         for module, name, value in kernel_cmdline.module_parameters(parameters)
@@ -147,6 +157,7 @@ def _options(
     configuration: modprobe.Configuration,
     cmdline: list[modprobe.Option],
     params: dict[str, Any] | None,
+    unread: set[tuple[str, str]],
 ) -> dict[str, dict[str, Any]]:
     written = _with_dwords(configuration.options_of(module))
     ordered = {option.name: option for option in written}  # the last word wins
@@ -156,7 +167,7 @@ def _options(
         names += ["NVreg_" + name for name in params]
     result = {}
     for name in dict.fromkeys(names):
-        shown = _live(evidence, errors, module, name, params) if loaded else None
+        shown = _live(evidence, errors, module, name, params, unread) if loaded else None
         in_file, at_boot = ordered.get(name), booted.get(name)
         option: dict[str, Any] = {
             "live": shown,
@@ -194,14 +205,26 @@ def _with_dwords(options: list[modprobe.Option]) -> list[modprobe.Option]:
     ]
 
 
-def _live(evidence: Evidence, errors: Errors, module: str, name: str, params: dict[str, Any] | None) -> Any:
+def _live(
+    evidence: Evidence,
+    errors: Errors,
+    module: str,
+    name: str,
+    params: dict[str, Any] | None,
+    unread: set[tuple[str, str]],
+) -> Any:
+    """The running value; None where this release has no such parameter, or (`unread`) where it could not be read."""
     if module == "nvidia" and name.startswith("NVreg_"):
+        if params is None:
+            unread.add((module, name))
         return None if params is None else params.get(name[len("NVreg_") :])
     if "/" in name or name.startswith("."):
         return None
     reading = evidence.read("/sys/module/%s/parameters/%s" % (module, name))
     # Absent: this release has no such parameter, or does not show it.
     errors.unanswered(reading, absent_is_fine=True)
+    if not reading.ok and reading.status != ABSENT:
+        unread.add((module, name))
     return module_values.live(reading.text) if reading.ok and reading.text.strip() else None
 
 
@@ -209,11 +232,13 @@ def _live_values(options: dict[str, dict[str, Any]]) -> dict[str, Any]:
     return {name: option["live"] for name, option in options.items() if option["live"] is not None}
 
 
-def _pending(facts: dict[str, Any]) -> list[dict[str, Any]]:
-    found = []
+def _pending(facts: dict[str, Any], unknown: bool, unread: set[tuple[str, str]]) -> list[dict[str, Any]] | None:
+    found = Offenders(unknown)
     for module in MODULES:
         for name, option in facts[module]["options"].items():
-            if option["pending"]:
+            if (module, name) in unread and (option["configured"], option["cmdline"]) != (None, None):
+                found.unread()
+            elif option["pending"]:
                 wanted = option["configured"] if option["cmdline"] is None else option["cmdline"]
                 source = option["source"] if option["cmdline"] is None else "/proc/cmdline"
                 text = "%s %s: %s in %s, %s in the running module" % (
@@ -223,7 +248,8 @@ def _pending(facts: dict[str, Any]) -> list[dict[str, Any]]:
                     source,
                     show(option["live"]),
                 )
-                found.append(
+                found.judge(
+                    True,
                     {
                         "module": module,
                         "name": name,
@@ -231,14 +257,14 @@ def _pending(facts: dict[str, Any]) -> list[dict[str, Any]]:
                         "wanted": wanted,
                         "source": source,
                         "text": text,
-                    }
+                    },
                 )
-    return found
+    return found.listed()
 
 
-def _unsaved(facts: dict[str, Any], complete: bool) -> list[dict[str, Any]] | None:
+def _unsaved(facts: dict[str, Any], unknown: bool, unread: set[tuple[str, str]]) -> list[dict[str, Any]] | None:
     """Settings that someone made by hand and that the next load will lose. Only those with a known default can be told."""
-    if not complete:
+    if unknown or ("nvidia_uvm", "uvm_disable_hmm") in unread:
         return None
     option = facts["nvidia_uvm"]["options"]["uvm_disable_hmm"]
     if option["live"] is True and option["configured"] is None and option["cmdline"] is None:
@@ -255,37 +281,34 @@ def _unsaved(facts: dict[str, Any], complete: bool) -> list[dict[str, Any]] | No
     return []
 
 
-def _conflicts(configuration: modprobe.Configuration, cmdline: list[modprobe.Option]) -> list[dict[str, Any]]:
-    found = []
+def _conflicts(
+    configuration: modprobe.Configuration, cmdline: list[modprobe.Option], unknown: bool
+) -> list[dict[str, Any]] | None:
+    found = Offenders(unknown)
     for module in MODULES:
         given: dict[str, list[modprobe.Option]] = {}
         for option in [*configuration.options_of(module), *(item for item in cmdline if item.module == module)]:
             given.setdefault(option.name, []).append(option)
         for name, options in given.items():
-            values = {str(module_values.configured(name, option.value)) for option in options}
-            if len(values) > 1:
+            given_values = {str(module_values.configured(name, option.value)) for option in options}
+            if len(given_values) > 1:
                 places = ["%s in %s" % (option.value, option.source) for option in options]
                 text = "%s %s: %s; the last one counts" % (module, name, ", ".join(places))
-                found.append({"module": module, "name": name, "places": places, "text": text})
-    return found
+                found.judge(True, {"module": module, "name": name, "places": places, "text": text})
+    return found.listed()
 
 
 def _forced_p2p(facts: dict[str, Any], source: str | None) -> list[dict[str, Any]] | None:
     live, written = facts["registry_dwords"]["live"], facts["registry_dwords"]["configured"]
-    if live is None and facts["nvidia"]["loaded"] is not False:
-        return None
-    found: list[dict[str, Any]] = []
-    for where, values in (("the running module", live or {}), (source, written or {})):
-        for name, value in values.items():
-            if (
-                name in _FORCES_P2P
-                and value not in _FORCES_P2P[name]
-                and not any(item["name"] == name for item in found)
-            ):
-                found.append(
-                    {"name": name, "value": value, "where": where, "text": "%s=%s in %s" % (name, show(value), where)}
-                )
-    return found
+    found = Offenders(unknown=written is None or (live is None and facts["nvidia"]["loaded"] is not False))
+    seen = set()
+    for where, keys in (("the running module", live or {}), (source, written or {})):
+        for name, value in keys.items():
+            if name in _FORCES_P2P and value not in _FORCES_P2P[name] and name not in seen:
+                seen.add(name)
+                text = "%s=%s in %s" % (name, show(value), where)
+                found.judge(True, {"name": name, "value": value, "where": where, "text": text})
+    return found.listed()
 
 
 def show(value: Any) -> str:

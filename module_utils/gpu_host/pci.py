@@ -7,10 +7,12 @@ container, and so in an LXC guest, they are the host's.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from .evidence.errors import Errors
 from .evidence.interface import Evidence
+from .evidence.offenders import Offenders
 from .pcie import acs, config_space, lspci, pci_devices, pci_names
 
 NVIDIA_DRIVER = "nvidia"
@@ -37,7 +39,7 @@ KEYS = (
 def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
     """The facts below; every key None if neither sysfs nor an lspci listing is at hand.
 
-    - ``gpus``: by address {name, vendor_id, device_id, subsystem_id, class, driver ("" if unbound), bound, numa_node,
+    - ``gpus``: None where it is unknown of some device whether it is one; by address {name, vendor_id, device_id, subsystem_id, class, driver ("" if unbound), bound, numa_node,
       numa_stated (False: the firmware names none), iommu_group ("" if none), express (False: shown as a conventional
       PCI device), link {speed_gt_s, width, max_speed_gt_s, max_width}, bars [{index, kind, size_mib, assigned,
       prefetchable, bits}], resizable_bars [{index, size_mib, max_size_mib}], path [bridges, root port first],
@@ -99,29 +101,32 @@ def assemble(devices: dict[str, dict[str, Any]]) -> dict[str, Any]:
     bridge = devices.get("0000:00:00.0") or {}
     identified = bool(bridge.get("vendor") and (bridge["class"] or "").startswith(pci_names.CLASS_HOST_BRIDGE))
     turn_ports = sorted({port for pair in pairs for port in pair["turn_ports"]})
+    # A device that could not be identified may be a GPU: what is not found among the others is unknown then.
+    unknown = bool(pci_devices.unidentified(devices))
+    switches = sorted(
+        address for address, device in devices.items() if pci_names.is_nvswitch(device["vendor"], device["class"])
+    )
     return {
-        "gpus": gpus,
+        "gpus": None if unknown else gpus,
         "bridges": bridges,
         "pairs": pairs,
-        "nvswitches": sorted(
-            address for address, device in devices.items() if pci_names.is_nvswitch(device["vendor"], device["class"])
-        ),
+        "nvswitches": switches or (None if unknown else []),
         "host_bridge": "%s:%s" % (bridge["vendor"], bridge["device"]) if identified else None,
-        "unassigned_bars": _unassigned(gpus),
-        "unbound_gpus": _listed(gpus, lambda gpu: gpu["bound"] is False, lambda gpu: gpu["bound"] is None),
-        "vfio_gpus": _listed(gpus, lambda gpu: gpu["driver"] == VFIO_DRIVER, lambda gpu: gpu["bound"] is None),
-        "foreign_driver_gpus": _foreign(gpus),
+        "unassigned_bars": _unassigned(gpus, unknown),
+        "unbound_gpus": _listed(gpus, unknown, lambda gpu: None if gpu["bound"] is None else not gpu["bound"]),
+        "vfio_gpus": _listed(gpus, unknown, lambda gpu: None if gpu["driver"] is None else gpu["driver"] == VFIO_DRIVER),
+        "foreign_driver_gpus": _foreign(gpus, unknown),
         "gpus_without_numa_node": _listed(
-            gpus, lambda gpu: gpu["numa_stated"] is False, lambda gpu: gpu["numa_stated"] is None
+            gpus, unknown, lambda gpu: None if gpu["numa_stated"] is None else not gpu["numa_stated"]
         ),
-        "width_reduced": _width_reduced(gpus, bridges),
+        "width_reduced": _width_reduced(gpus, bridges, unknown),
         "acs_unreadable": [
             port
             for port in turn_ports
             if (bridges.get(port) or {"acs": {"redirects": None}})["acs"]["redirects"] is None
         ],
-        "redirecting_switch_ports": acs.redirecting(pairs, bridges, below_switch=True),
-        "redirecting_root_ports": acs.redirecting(pairs, bridges, below_switch=False),
+        "redirecting_switch_ports": acs.redirecting(pairs, bridges, below_switch=True, unknown=unknown),
+        "redirecting_root_ports": acs.redirecting(pairs, bridges, below_switch=False, unknown=unknown),
     }
 
 
@@ -152,6 +157,7 @@ def _gpu(device: dict[str, Any], devices: dict[str, dict[str, Any]]) -> dict[str
         "bars": None
         if bars is None
         else [{name: value for name, value in bar.items() if name != "start"} for bar in bars],
+        "bars_unread": bool(device.get("bars_unread")),
         "resizable_bars": config.get("resizable_bars"),
         "path": device["path"],
         "root_complex": device["root_complex"],
@@ -176,32 +182,35 @@ def _bridge(device: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _listed(gpus: dict[str, dict[str, Any]], offends: Any, unknown: Any) -> list[str] | None:
-    found = [address for address, gpu in gpus.items() if offends(gpu)]
-    return found or (None if any(unknown(gpu) for gpu in gpus.values()) else [])
+def _listed(
+    gpus: dict[str, dict[str, Any]], unknown: bool, offends: Callable[[dict[str, Any]], bool | None]
+) -> list[str] | None:
+    found = Offenders(unknown)
+    for address, gpu in gpus.items():
+        found.judge(offends(gpu), address)
+    return found.listed()
 
 
-def _unassigned(gpus: dict[str, dict[str, Any]]) -> list[dict[str, Any]] | None:
-    found = [
-        {"gpu": address, "index": bar["index"], "size_mib": bar["size_mib"]}
-        for address, gpu in gpus.items()
-        for bar in gpu["bars"] or []
-        if bar["kind"] == "memory" and not bar["assigned"]
-    ]
+def _unassigned(gpus: dict[str, dict[str, Any]], unknown: bool) -> list[dict[str, Any]] | None:
+    found = Offenders(unknown)
     # A GPU without a single memory BAR is no GPU: its resource file could not be understood. Where BARs cannot be seen,
     # the driver vouches for them: it refuses to bind to a GPU whose BARs have no address ("This PCI I/O region assigned
     # to your NVIDIA device is invalid", nv_pci_validate_bars in open-gpu-kernel-modules/kernel-open/nvidia/nv-pci.c).
-    seen = [
-        any(bar["kind"] == "memory" for bar in gpu["bars"] or []) or gpu["driver"] == NVIDIA_DRIVER
-        for gpu in gpus.values()
-    ]
-    return found or ([] if all(seen) else None)
+    for address, gpu in gpus.items():
+        memory = [bar for bar in gpu["bars"] or [] if bar["kind"] == "memory"]
+        for bar in memory:
+            found.judge(not bar["assigned"], {"gpu": address, "index": bar["index"], "size_mib": bar["size_mib"]})
+        if gpu["bars_unread"] or (not memory and gpu["driver"] != NVIDIA_DRIVER):
+            found.unread()
+    return found.listed()
 
 
-def _foreign(gpus: dict[str, dict[str, Any]]) -> list[dict[str, str]] | None:
-    known = (NVIDIA_DRIVER, VFIO_DRIVER, "", None)
-    found = [{"gpu": address, "driver": gpu["driver"]} for address, gpu in gpus.items() if gpu["driver"] not in known]
-    return found or (None if any(gpu["driver"] is None for gpu in gpus.values()) else [])
+def _foreign(gpus: dict[str, dict[str, Any]], unknown: bool) -> list[dict[str, str]] | None:
+    found = Offenders(unknown)
+    for address, gpu in gpus.items():
+        foreign = None if gpu["driver"] is None else gpu["driver"] not in (NVIDIA_DRIVER, VFIO_DRIVER, "")
+        found.judge(foreign, {"gpu": address, "driver": gpu["driver"]})
+    return found.listed()
 
 
 def _is_upstream(bridge: dict[str, Any] | None, position: int) -> bool:
@@ -211,9 +220,10 @@ def _is_upstream(bridge: dict[str, Any] | None, position: int) -> bool:
     return position % 2 == 1 if bridge["kind"] is None else bridge["kind"] == "upstream"
 
 
-def _width_reduced(gpus: dict[str, dict[str, Any]], bridges: dict[str, dict[str, Any]]) -> list[dict[str, Any]] | None:
+def _width_reduced(
+    gpus: dict[str, dict[str, Any]], bridges: dict[str, dict[str, Any]], unknown: bool
+) -> list[dict[str, Any]] | None:
     found: dict[str, dict[str, Any]] = {}
-    unknown = False
     for address, gpu in gpus.items():
         path = gpu["path"] or []
         unknown = unknown or gpu["path"] is None

@@ -8,6 +8,8 @@ from typing import Any
 
 from .evidence.errors import Errors
 from .evidence.interface import ABSENT, Evidence
+from .evidence.folders import unread_directories, unread_files
+from .evidence.offenders import Offenders, any_of
 from .pcie import pci_devices
 from .pcie.pci_names import is_gpu
 from .pve import card_claims, node_boot, node_driver, node_guests
@@ -27,6 +29,7 @@ KEYS = (
     "gpus",
     "vms",
     "containers",
+    "unread_guests",
 )
 COMPUTED = (
     "claimed_twice",
@@ -52,7 +55,8 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
     `vfio_ids`: "vendor:device" -> the file that gives it to vfio-pci at boot. Lists of offenders, as sentences:
     `claimed_twice`, `driver_conflicts`, `shared_groups`, `vms_not_ready_for_p2p`, `faults` (of guests' configurations,
     with file and line), `isolation_weakened` (kernel parameters). `needs_nodes_at_boot`: a container with GPUs starts
-    at boot; `needs_iommu`: a VM has GPUs. `errors` as everywhere.
+    at boot; `needs_iommu`: a VM has GPUs. `unread_guests`: VMIDs whose configuration could not be read. `errors` as
+    everywhere.
 
     The guests are read from their files, not through `qm config` and `pct config`: those show pending values as if they
     were in force unless asked otherwise, need a second for each guest, and read the same files.
@@ -66,15 +70,18 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
     local = cluster.entries.get("local")
     facts["node"] = (local.target or "").rpartition("/")[2] or None if local else None
     version = evidence.run(COMMANDS[0][0], COMMANDS[0][1])
-    errors.unanswered(version)
-    match = re.search(r"pve-manager/([^/\s]+)", version.text)
+    errors.unsuccessful(version)
+    match = re.search(r"pve-manager/([^/\s]+)", version.text) if version.succeeded else None
     facts["version"] = match.group(1) if match else None
-    facts["kernel"] = evidence.read("/proc/sys/kernel/osrelease").text.strip() or None
+    release = evidence.read("/proc/sys/kernel/osrelease")
+    errors.unanswered(release)
+    facts["kernel"] = (release.text.strip() or None) if release.ok else None
     facts["boot"] = node_boot.gather(evidence, errors)
     facts["iommu_on"] = _iommu_on(evidence, errors)
     facts["driver"] = node_driver.driver(evidence, errors)
     facts["at_boot"] = node_driver.at_boot(evidence, errors)
-    facts["vfio_ids"] = node_driver.vfio_ids(evidence, facts["boot"]["live"])
+    modprobe_unread = unread_files(evidence, "/etc/modprobe.d", ".conf", errors)
+    facts["vfio_ids"] = node_driver.vfio_ids(evidence, facts["boot"]["live"]) if modprobe_unread == [] else None
     live = facts["boot"]["live"]
     facts["isolation_weakened"] = None if live is None else [word for word in live if _WEAKENS_ISOLATION.match(word)]
     _guests_and_cards(evidence, errors, facts)
@@ -94,40 +101,56 @@ def _guests_and_cards(evidence: Evidence, errors: Errors, facts: dict[str, Any])
     }
     for device in cards.values():
         pci_devices.add_detail(evidence, device, errors)
+    unidentified = devices is None or bool(pci_devices.unidentified(devices))
     facts["vms"] = node_guests.vms(evidence, errors, facts["node"], devices)
     facts["containers"] = node_guests.containers(evidence, errors, facts["driver"])
     vms, containers = facts["vms"] or {}, facts["containers"] or {}
-    if facts["vms"] is not None and facts["containers"] is not None:
-        facts["faults"] = [
-            fault for guest in (*vms.values(), *containers.values()) for fault in guest.get("faults", [])
-        ]
-    if facts["vms"] is not None:
-        facts["vms_not_ready_for_p2p"] = _not_ready(vms)
-        facts["needs_iommu"] = any(vm["gpus"] for vm in vms.values())
-    if facts["containers"] is not None:
-        facts["needs_nodes_at_boot"] = any(guest["gpus"] and guest["onboot"] for guest in containers.values())
-    if devices is None or facts["vms"] is None or facts["containers"] is None:
+    unread_vms = unread_files(evidence, node_guests.VM_DIRECTORY, ".conf", errors)
+    unread_containers = unread_files(evidence, node_guests.CT_DIRECTORY, ".conf", errors)
+    if unread_vms is not None and unread_containers is not None:
+        paths = unread_vms + unread_containers
+        facts["unread_guests"] = sorted(path.rpartition("/")[2][: -len(".conf")] for path in paths)
+    # Without its configuration nobody knows what a guest has; without the mapping, which card a name in it is.
+    unread_vm = unread_vms != [] or any(vm["gpus"] is None for vm in vms.values())
+    unread = unread_vm or unread_containers != []
+    faults = Offenders(unknown=unread)
+    for fault in (fault for guest in (*vms.values(), *containers.values()) for fault in guest.get("faults", [])):
+        faults.judge(True, fault)
+    facts["faults"] = faults.listed()
+    facts["vms_not_ready_for_p2p"] = _not_ready(vms, unread_vm or unidentified)
+    facts["needs_iommu"] = any_of([*(bool(vm["gpus"]) for vm in vms.values()), None if unread_vm else False])
+    at_boot = [bool(guest["gpus"] and guest["onboot"]) for guest in containers.values()]
+    facts["needs_nodes_at_boot"] = any_of([*at_boot, None if unread_containers != [] else False])
+    if devices is None:
         return
-    facts["gpus"] = card_claims.gpus(evidence, errors, cards, {**vms, **containers}, facts["vfio_ids"])
-    facts["claimed_twice"] = card_claims.claimed_twice(facts["gpus"])
-    facts["driver_conflicts"] = card_claims.driver_conflicts(facts["gpus"])
+    gpus = card_claims.gpus(evidence, errors, cards, {**vms, **containers}, facts["vfio_ids"] or {})
+    facts["gpus"] = None if unidentified or unread else gpus
+    unknown = unidentified or unread
+    cards_unread = unread_directories(evidence, "/proc/driver/nvidia/gpus", "information", errors)
+    unclaimed = unknown or cards_unread != []
+    facts["claimed_twice"] = card_claims.claimed_twice(gpus) or (None if unclaimed else [])
+    facts["driver_conflicts"] = card_claims.driver_conflicts(gpus) or (
+        None if unclaimed or facts["vfio_ids"] is None or any(gpu["driver"] is None for gpu in gpus.values()) else []
+    )
     bridges = {address for address, device in devices.items() if (device["class"] or "").startswith("06")}
-    facts["shared_groups"] = card_claims.shared_groups(facts["gpus"], bridges)
+    shared = card_claims.shared_groups(gpus, bridges)
+    facts["shared_groups"] = shared or (None if unknown or any(gpu["group_others"] is None for gpu in gpus.values()) else [])
 
 
-def _not_ready(vms: dict[str, dict[str, Any]]) -> list[str]:
+def _not_ready(vms: dict[str, dict[str, Any]], unknown: bool) -> list[str] | None:
     """VMs with several GPUs whose configuration keeps them from reaching one another."""
-    found = []
+    found = Offenders(unknown)
     for vmid, vm in vms.items():
         if (vm.get("gpu_count") or 0) < 2 or vm.get("template"):
             continue
         machine = vm["next_start"]["machine"]
         if machine["chipset"] != "q35":
             line = "machine: %s" % machine["value"] if machine["value"] else "no machine line"
-            found.append("VM %s: %d GPUs on chipset %s (%s)" % (vmid, vm["gpu_count"], machine["chipset"], line))
+            text = "VM %s: %d GPUs on chipset %s (%s)" % (vmid, vm["gpu_count"], machine["chipset"], line)
+            found.judge(True, text)
         elif vm["gpus_without_pcie"]:
-            found.append("VM %s: no pcie=1 on %s" % (vmid, ", ".join(vm["gpus_without_pcie"])))
-    return found
+            found.judge(True, "VM %s: no pcie=1 on %s" % (vmid, ", ".join(vm["gpus_without_pcie"])))
+    return found.listed()
 
 
 def gather_host(evidence: Evidence) -> dict[str, Any]:
@@ -159,9 +182,9 @@ def gather_host(evidence: Evidence) -> dict[str, Any]:
 def for_guest(facts: dict[str, Any] | None, host: str, vmid: Any) -> dict[str, Any]:
     """What the checks of a guest see as `host.hypervisor`: the host's facts without its other guests, and
 
-    `name`, its name in the inventory; `vmid`; `guest`, the entry of this VMID (None if there is none, or the guests are
-    unknown); `has_guest` (None: unknown); `gives`: "vm" or "lxc" where that guest gets GPUs from the host, "" where it
-    gets none.
+    `name`, its name in the inventory; `vmid`; `guest`, the entry of this VMID (None if there is none, or it is
+    unknown); `has_guest` (None: unknown); `gives`: "vm" or "lxc" where that guest gets GPUs from the host or may get
+    them, "" where it gets none, None where it is unknown what it is.
     """
     known = facts or dict.fromkeys((*KEYS, *COMPUTED))
     number = str(vmid)
@@ -169,7 +192,9 @@ def for_guest(facts: dict[str, Any] | None, host: str, vmid: Any) -> dict[str, A
     guest = (vms or {}).get(number) or (containers or {}).get(number)
     view = {key: value for key, value in known.items() if key not in ("vms", "containers")}
     listed = vms is not None and containers is not None
-    gives = guest["type"] if guest and guest["gpu_count"] != 0 else ""
+    # A guest whose configuration could not be read may have GPUs; and nobody knows which other lists it stands in.
+    listed = listed and number not in (known.get("unread_guests") or ())
+    gives = guest["type"] if guest and guest["gpu_count"] != 0 else ("" if guest or listed else None)
     return {
         **view,
         "name": host,

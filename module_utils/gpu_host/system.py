@@ -6,8 +6,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from .evidence import values
 from .evidence.errors import Errors
-from .evidence.interface import ABSENT, Evidence
+from .evidence.interface import ABSENT, Evidence, Reading
 
 DEV_SHM = "/dev/shm"  # noqa: S108  the mount is looked at, nothing is written there
 COMMANDS = [(["df", "-kP", DEV_SHM], 10.0)]
@@ -60,10 +61,9 @@ def _numa_nodes(evidence: Evidence, errors: Errors) -> dict[str, dict[str, Any]]
         memory = evidence.read("%s/%s/meminfo" % (NODES, name))
         errors.unanswered(cpus)
         errors.unanswered(memory)
-        total = re.search(r"MemTotal:\s+(\d+) kB", memory.text)
         nodes[name[4:]] = {
             "cpus": cpus.text.strip() if cpus.ok else None,
-            "memory_mib": int(total.group(1)) // 1024 if total else None,
+            "memory_mib": _total_mib(memory, r"MemTotal:\s+([0-9]+) kB"),
         }
     return nodes
 
@@ -71,8 +71,13 @@ def _numa_nodes(evidence: Evidence, errors: Errors) -> dict[str, dict[str, Any]]
 def _memory(evidence: Evidence, errors: Errors) -> int | None:
     reading = evidence.read("/proc/meminfo")
     errors.unanswered(reading)
-    total = re.search(r"^MemTotal:\s+(\d+) kB", reading.text, re.M)
-    return int(total.group(1)) // 1024 if total else None
+    return _total_mib(reading, r"^MemTotal:\s+([0-9]+) kB")
+
+
+def _total_mib(reading: Reading, pattern: str) -> int | None:
+    total = re.search(pattern, reading.text, re.M) if reading.ok else None
+    kib = values.whole_number(total.group(1)) if total else None
+    return None if kib is None else kib // 1024
 
 
 def _dev_shm(evidence: Evidence, errors: Errors) -> dict[str, Any]:
@@ -89,25 +94,29 @@ def _dev_shm(evidence: Evidence, errors: Errors) -> dict[str, Any]:
         if rows:
             found["filesystem"], options = rows[-1][2], rows[-1][3]
     outcome = evidence.run(["df", "-kP", DEV_SHM], 10.0)
-    numbers = outcome.text.splitlines()[-1].split() if outcome.ok and outcome.rc == 0 and outcome.text.strip() else []
-    if len(numbers) >= 6 and numbers[-1] == DEV_SHM and numbers[-5].isdigit() and numbers[-3].isdigit():
-        found["size_mib"], found["available_mib"] = int(numbers[-5]) // 1024, int(numbers[-3]) // 1024
+    numbers = outcome.text.splitlines()[-1].split() if outcome.succeeded and outcome.text.strip() else []
+    if len(numbers) >= 6 and numbers[-1] == DEV_SHM:
+        size, available = values.whole_number(numbers[-5]), values.whole_number(numbers[-3])
+        found["size_mib"] = None if size is None else size // 1024
+        found["available_mib"] = None if available is None else available // 1024
         return found
-    size = re.search(r"(?:^|,)size=(\d+)([kmgtKMGT]?)(?:,|$)", options)
-    if size:
-        found["size_mib"] = int(size.group(1)) * UNIT_BYTES[size.group(2).upper()] >> 20
+    option = re.search(r"(?:^|,)size=([0-9]+)([kmgtKMGT]?)(?:,|$)", options)
+    amount = values.whole_number(option.group(1)) if option else None
+    if option and amount is not None and outcome.status == ABSENT:
+        found["size_mib"] = amount * UNIT_BYTES[option.group(2).upper()] >> 20
     elif found["mounted"] is not False:
-        errors.unanswered(outcome)
+        errors.unsuccessful(outcome)
     return found
 
 
 def _limit(evidence: Evidence, path: str, errors: Errors) -> int | str | None:
     reading = evidence.read(path)
     errors.unanswered(reading)
-    row = re.search(r"^Max locked memory\s+(\d+|unlimited)\s", reading.text, re.M)
+    row = re.search(r"^Max locked memory\s+(\S+)\s", reading.text, re.M) if reading.ok else None
     if row is None:
         return None
-    return UNLIMITED if row.group(1) == UNLIMITED else int(row.group(1)) // 1024
+    limit = values.whole_number(row.group(1))
+    return UNLIMITED if row.group(1) == UNLIMITED else None if limit is None else limit // 1024
 
 
 def _systemd_default(evidence: Evidence, errors: Errors) -> str | None:
@@ -123,12 +132,19 @@ def _systemd_default(evidence: Evidence, errors: Errors) -> str | None:
         known = known and reading.status == ABSENT
     drop_ins: dict[str, str] = {}
     for directory in reversed(SYSTEMD_DROP_INS):  # one in /etc hides its namesake elsewhere
-        for name in sorted(evidence.list(directory).entries):
+        listing = evidence.list(directory)
+        errors.unanswered(listing, absent_is_fine=True)
+        known = known and (listing.ok or listing.status == ABSENT)
+        for name in sorted(listing.entries):
             if name.endswith(".conf"):
                 drop_ins[name] = directory
-    texts += [evidence.read("%s/%s" % (directory, name)).text for name, directory in sorted(drop_ins.items())]
-    values = [value for text in texts for value in re.findall(r"^\s*DefaultLimitMEMLOCK\s*=\s*(\S*)", text, re.M)]
-    return values[-1] if values else ("" if known else None)
+    for name, directory in sorted(drop_ins.items()):
+        reading = evidence.read("%s/%s" % (directory, name))
+        errors.unanswered(reading)
+        known = known and reading.ok
+        texts.append(reading.text)
+    set_to = [value for text in texts for value in re.findall(r"^\s*DefaultLimitMEMLOCK\s*=\s*(\S*)", text, re.M)]
+    return None if not known else set_to[-1] if set_to else ""
 
 
 def _numa_balancing(evidence: Evidence, errors: Errors) -> bool | None:
@@ -136,8 +152,8 @@ def _numa_balancing(evidence: Evidence, errors: Errors) -> bool | None:
     if reading.status == ABSENT:
         return False  # a kernel without it cannot balance
     errors.unanswered(reading)
-    word = reading.text.strip()
-    return word != "0" if word.isdigit() else None
+    number = values.whole_number(reading.text) if reading.ok else None
+    return None if number is None else number != 0
 
 
 def _governors(evidence: Evidence, errors: Errors) -> list[str] | None:
@@ -160,19 +176,18 @@ def _governors(evidence: Evidence, errors: Errors) -> list[str] | None:
 def _release(evidence: Evidence, errors: Errors) -> dict[str, str | None]:
     reading = evidence.read("/etc/os-release")
     errors.unanswered(reading)
-    values = dict(re.findall(r'^([A-Z_]+)="?([^"\n]*)"?$', reading.text, re.M))
-    return {"id": values.get("ID"), "version": values.get("VERSION_ID"), "name": values.get("PRETTY_NAME")}
+    fields = dict(re.findall(r'^([A-Z_]+)="?([^"\n]*)"?$', reading.text, re.M)) if reading.ok else {}
+    return {"id": fields.get("ID"), "version": fields.get("VERSION_ID"), "name": fields.get("PRETTY_NAME")}
 
 
 def _uptime(evidence: Evidence, errors: Errors) -> float | None:
     reading = evidence.read("/proc/uptime")
     errors.unanswered(reading)
-    match = re.match(r"(\d+(?:\.\d+)?) ", reading.text)
-    return float(match.group(1)) if match else None
+    return values.decimal_number((reading.text.split() or [""])[0]) if reading.ok else None
 
 
 def _booted_at(evidence: Evidence, errors: Errors) -> int | None:
     reading = evidence.read("/proc/stat")
     errors.unanswered(reading)
-    match = re.search(r"^btime (\d+)$", reading.text, re.M)
-    return int(match.group(1)) if match else None
+    match = re.search(r"^btime ([0-9]+)$", reading.text, re.M) if reading.ok else None
+    return values.whole_number(match.group(1)) if match else None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from .evidence import values
 from .evidence.errors import Errors
 from .evidence.interface import ABSENT, Evidence, Outcome
 from .pcie import pci_devices, pci_names
@@ -43,6 +44,7 @@ DMI_HYPERVISORS = (
 LXC_WORDS = ("lxc", "lxc-libvirt")
 # Inode numbers of the first namespaces that the kernel makes (include/uapi/linux/nsfs.h): no container has all three.
 INITIAL_NAMESPACES = {"pid": "pid:[4026531836]", "cgroup": "cgroup:[4026531835]", "uts": "uts:[4026531838]"}
+BRIDGE = "0000:00:00.0"
 VIRTIO_VENDOR = "1af4"
 QEMU_VENDOR = "1b36"
 
@@ -81,6 +83,8 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
     pve_kernel = "-pve" in release.text if release.ok else None
     bridge = _host_bridge(evidence)
     chipset, reason = _chipset(vm, dmi, bridge)
+    if vm and bridge is None:
+        errors.add("%s/%s/uevent" % (pci_devices.DEVICES, BRIDGE), "the host bridge could not be read")
     return {
         "placement": _placement(container, vm, hypervisor),
         "container": container,
@@ -91,7 +95,7 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
         "host_facts": None if container is None else bool(container),
         "chipset": chipset,
         "chipset_reason": reason,
-        "host_bridge": bridge,
+        "host_bridge": bridge or None,
         "cpu": cpu,
         "hypervisor_hidden": _hidden(
             vm, _looks_like_qemu(dmi, bridge), cpu, hypervisor, _signature_of_qemu(hypervisor, dmi) or signature
@@ -119,14 +123,16 @@ def _container(evidence: Evidence, errors: Errors) -> str | None:
     Namespaces before marker files: a small virtual machine whose root file system was made from a container image has a
     /.dockerenv, which systemd-detect-virt takes for Docker.
     """
-    spaces = evidence.list("/proc/self/ns").entries
+    listing = evidence.list("/proc/self/ns")
+    spaces = listing.entries
     if all(name in spaces and spaces[name].target == target for name, target in INITIAL_NAMESPACES.items()):
         return ""
     detected = evidence.run(["systemd-detect-virt", "--container"], 10.0)
     word = _word(detected)
     if word and word != "none":
         return word
-    stated = evidence.read("/run/systemd/container").text.strip()
+    marker_file = evidence.read("/run/systemd/container")
+    stated = marker_file.text.strip()
     environment = evidence.read("/proc/1/environ")
     named = re.search(r"(?:^|\0)container=([\w.-]+)", environment.text)
     if stated or named:
@@ -145,9 +151,16 @@ def _container(evidence: Evidence, errors: Errors) -> str | None:
         return "docker"
     if evidence.read("/run/.containerenv").ok:
         return "podman"
-    if word == "none" or root.ok:
+    if word == "none":
         return ""
-    errors.unanswered(detected, absent_is_fine=True)
+    # Without systemd's word, nothing that would show a container may be unread.
+    others = (marker_file, environment, groups)
+    if root.ok and detected.status == ABSENT and all(answer.ok or answer.status == ABSENT for answer in others):
+        return ""
+    for outcome in (listing, detected):
+        errors.unanswered(outcome, absent_is_fine=True)
+    if detected.ok and word is None:
+        errors.unsuccessful(detected)
     errors.unanswered(root)
     return None
 
@@ -162,7 +175,8 @@ def _hypervisor(
     evidence: Evidence, errors: Errors, dmi: dict[str, str | None], cpu: dict[str, Any], signature: str | None
 ) -> str | None:
     """The hypervisor under this system, "" for none, None for unknown."""
-    detected = _word(evidence.run(["systemd-detect-virt", "--vm"], 10.0))
+    asked = evidence.run(["systemd-detect-virt", "--vm"], 10.0)
+    detected = _word(asked)
     maker = " ".join(dmi[name] or "" for name in ("sys_vendor", "product_name", "bios_vendor"))
     for words, name in DMI_HYPERVISORS:
         if (
@@ -184,8 +198,12 @@ def _hypervisor(
             return name
     if cpu["hypervisor_flag"]:
         return "kvm" if _has_virtio(evidence) else None
-    if detected == "none" or cpu["hypervisor_flag"] is False:
+    # A guest may hide the flag: without systemd's word, DMI has to say that it is no virtual machine's.
+    if detected == "none" or (
+        cpu["hypervisor_flag"] is False and asked.status == ABSENT and (dmi["sys_vendor"] or dmi["product_name"])
+    ):
         return ""
+    errors.unanswered(asked, absent_is_fine=True)
     errors.add("systemd-detect-virt", "neither it, nor /proc/cpuinfo, nor DMI tells whether this is a virtual machine")
     return None
 
@@ -195,7 +213,7 @@ def _signature(evidence: Evidence) -> str | None:
     unknown."""
     lscpu = evidence.run(["lscpu"], 10.0)
     answer = re.search(r"^Hypervisor vendor:\s+(\S+)", lscpu.text, re.M)
-    if answer:
+    if answer and lscpu.ok:
         return LSCPU_HYPERVISORS.get(answer.group(1), answer.group(1).lower())
     clocksources = evidence.read(CLOCKSOURCES)
     clocks = clocksources.text.split()
@@ -207,7 +225,7 @@ def _signature(evidence: Evidence) -> str | None:
     ):
         if clock in clocks:
             return name
-    return "" if lscpu.ok and clocksources.ok else None
+    return "" if lscpu.succeeded and clocksources.ok else None
 
 
 def _has_virtio(evidence: Evidence) -> bool:
@@ -220,15 +238,19 @@ def _dmi(evidence: Evidence, errors: Errors) -> dict[str, str | None]:
     for name in DMI_NAMES:
         reading = evidence.read("%s/%s" % (DMI, name))
         errors.unanswered(reading, absent_is_fine=True)
-        found[name] = reading.text.strip() or None
+        found[name] = (reading.text.strip() or None) if reading.ok else None
     return found
 
 
 def _host_bridge(evidence: Evidence) -> str | None:
+    """Vendor and device of the first host bridge; "" where there is none, None where it cannot be read."""
     # Errors of the bus are the pci subject's to report.
-    device = pci_devices.identify(evidence, "0000:00:00.0", Errors("virtualization"))
-    if not (device["class"] or "").startswith(pci_names.CLASS_HOST_BRIDGE):
-        return None
+    device = pci_devices.identify(evidence, BRIDGE, Errors("virtualization"))
+    if not device["identified"]:
+        uevent = evidence.read("%s/%s/uevent" % (pci_devices.DEVICES, BRIDGE))
+        return "" if uevent.status == ABSENT else None
+    if not device["class"].startswith(pci_names.CLASS_HOST_BRIDGE):
+        return ""
     return "%s:%s" % (device["vendor"], device["device"])
 
 
@@ -241,6 +263,8 @@ def _chipset(vm: bool | None, dmi: dict[str, str | None], bridge: str | None) ->
     known = pci_names.HOST_BRIDGE_CHIPSETS.get(bridge or "")
     if known:
         return known, "host bridge %s" % bridge
+    if bridge is None:
+        return None, "the host bridge could not be read"
     product = dmi["product_name"]
     for word, name in (("i440FX", "i440fx"), ("Q35", "q35")):
         if product and word in product:
@@ -254,19 +278,21 @@ def _chipset(vm: bool | None, dmi: dict[str, str | None], bridge: str | None) ->
 
 def _cpu(evidence: Evidence, errors: Errors) -> dict[str, Any]:
     reading = evidence.read("/proc/cpuinfo")
-    errors.unanswered(reading)
-    first = reading.text.split("\n\n", 1)[0]
-    values = dict(re.findall(r"^([^\t:\n]+?)\s*: ?(.*)$", first, re.M))
-    name = values.get("model name")
+    first, ended, _others = reading.text.partition("\n\n")
+    if not reading.ok and not (reading.truncated and ended):  # the first processor is enough
+        errors.unanswered(reading)
+        first = ""
+    fields = dict(re.findall(r"^([^\t:\n]+?)\s*: ?(.*)$", first, re.M))
+    name = fields.get("model name")
     kind = None
     if name:
         kind = "generic" if GENERIC_CPU.search(name) else ("named" if NAMED_CPU.match(name.strip()) else "host")
-    flags = values.get("flags")
+    flags = fields.get("flags")
     return {
-        "vendor": values.get("vendor_id"),
+        "vendor": fields.get("vendor_id"),
         "model_name": name,
-        "family": _integer(values.get("cpu family")),
-        "model": _integer(values.get("model")),
+        "family": _integer(fields.get("cpu family")),
+        "model": _integer(fields.get("model")),
         # Only x86 has this flag; elsewhere its absence says nothing.
         "hypervisor_flag": None if flags is None else "hypervisor" in flags.split(),
         "kind": kind,
@@ -274,7 +300,7 @@ def _cpu(evidence: Evidence, errors: Errors) -> dict[str, Any]:
 
 
 def _integer(text: str | None) -> int | None:
-    return int(text) if text and text.strip().isdigit() else None
+    return values.whole_number(text)
 
 
 def _looks_like_qemu(dmi: dict[str, str | None], bridge: str | None) -> bool:

@@ -178,4 +178,4 @@ def test_the_recording_of_the_h200_host() -> None:
 def test_any_text_is_survived(devices: str, information: str) -> None:
     made = host(devices=devices).file("/proc/driver/nvidia/gpus/0000:01:00.0/information", information)
     facts, _errors = gathered(device_nodes, made)
-    assert isinstance(facts["missing"], list)
+    assert facts["missing"] is None or isinstance(facts["missing"], list)

@@ -25,6 +25,9 @@ def df(text: str, rc: int = 0) -> dict[str, Any]:
     return {"run": ["df", "-kP", "/dev/shm"], "status": "ok", "rc": rc, "stdout": text}
 
 
+NO_DF = {"run": ["df", "-kP", "/dev/shm"], "status": "absent"}
+
+
 def gathered(*records: dict[str, Any]) -> dict[str, Any]:
     return system.gather(BundleEvidence({}, records), Errors("system"))
 
@@ -40,9 +43,11 @@ def limits(value: str) -> str:
     ("records", "size"),
     [
         ([read("/proc/mounts", SHM % ""), df(DF % ("tmpfs", 65536, 65536))], 64),
-        ([read("/proc/mounts", SHM % ",size=65536k")], 64),
-        ([read("/proc/mounts", SHM % ",size=16g,inode64")], 16384),
-        ([read("/proc/mounts", SHM % "" + SHM % ",size=1048576k")], 1024),  # the mount on top is the one that is seen
+        ([read("/proc/mounts", SHM % ",size=65536k"), NO_DF], 64),
+        ([read("/proc/mounts", SHM % ",size=65536k"), {**NO_DF, "status": "timeout"}], None),
+        ([read("/proc/mounts", SHM % ",size=16g,inode64"), NO_DF], 16384),
+        # the mount on top is the one that is seen
+        ([read("/proc/mounts", SHM % "" + SHM % ",size=1048576k"), NO_DF], 1024),
         ([read("/proc/mounts", SHM % "")], None),
         ([read("/proc/mounts", "proc /proc proc rw 0 0\n"), df("df: /dev/shm: No such file or directory\n", 1)], None),
         ([df(DF % ("a name with blanks", 1048576, 0))], 1024),
@@ -71,7 +76,11 @@ def absent(path: str, kind: str = "read") -> dict[str, Any]:
 
 def test_systemd_default_memlock_takes_the_last_drop_in() -> None:
     records = [read("/etc/systemd/system.conf", "[Manager]\n#DefaultLimitMEMLOCK=8M\nDefaultLimitMEMLOCK=64M\n")]
-    assert gathered(*records)["memlock"]["systemd_default"] == "64M"
+    rest = [absent(path, "list") for path in system.SYSTEMD_DROP_INS if not path.startswith("/etc")]
+    none = absent("/etc/systemd/system.conf.d", "list")
+    assert gathered(*records, *rest, none)["memlock"]["systemd_default"] == "64M"
+    assert gathered(*records, *rest)["memlock"]["systemd_default"] is None, "a drop-in may say otherwise"
+    records += rest
     records.append(files("/etc/systemd/system.conf.d", "90-memlock.conf", "10-a.conf"))
     records.append(read("/etc/systemd/system.conf.d/90-memlock.conf", "[Manager]\nDefaultLimitMEMLOCK=infinity\n"))
     records.append(read("/etc/systemd/system.conf.d/10-a.conf", "[Manager]\nDefaultLimitMEMLOCK=1M\n"))
@@ -79,8 +88,9 @@ def test_systemd_default_memlock_takes_the_last_drop_in() -> None:
 
 
 def test_systemd_default_memlock_not_set_is_not_unknown() -> None:
-    unset = [read("/etc/systemd/system.conf", "[Manager]\n")]
-    no_systemd = [absent(path) for path in system.SYSTEMD_FILES]
+    no_drop_ins = [absent(path, "list") for path in system.SYSTEMD_DROP_INS]
+    unset = [read("/etc/systemd/system.conf", "[Manager]\n"), *no_drop_ins]
+    no_systemd = [absent(path) for path in system.SYSTEMD_FILES] + no_drop_ins
     assert [gathered(*records)["memlock"]["systemd_default"] for records in (unset, no_systemd, [])] == ["", "", None]
 
 

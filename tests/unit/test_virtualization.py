@@ -111,8 +111,11 @@ def test_bare_metal() -> None:
 
 
 def test_bare_metal_without_systemd() -> None:
-    facts = gathered(read("/proc/cpuinfo", METAL_CPU), listing("/", "bin", "etc"))
-    assert facts["placement"] == "bare_metal"
+    without = [{"run": ["systemd-detect-virt", "--" + option], "status": "absent"} for option in ("vm", "container")]
+    none = [{"read": path, "status": "absent"} for path in ("/run/systemd/container", "/proc/1/environ", "/proc/1/cgroup")]
+    seen = [read("/proc/cpuinfo", METAL_CPU), listing("/", "bin", "etc"), *dmi(sys_vendor="Supermicro"), *none]
+    assert gathered(*without, *seen)["placement"] == "bare_metal"
+    assert gathered(*seen)["placement"] is None, "whether systemd sees a virtual machine is not known"
 
 
 # Containers, from one marker each
@@ -219,8 +222,10 @@ def test_a_guest_without_dmi_on_an_unknown_bridge() -> None:
 
 
 def test_the_chipset_by_dmi_alone() -> None:
-    facts = gathered(said("vm", "kvm"), *dmi(sys_vendor="QEMU", product_name="Standard PC (i440FX + PIIX, 1996)"))
-    assert facts["chipset"] == "i440fx"
+    seen = [said("vm", "kvm"), *dmi(sys_vendor="QEMU", product_name="Standard PC (i440FX + PIIX, 1996)")]
+    bus = [{"read": bridge("")["read"].replace("uevent", name), "status": "absent"} for name in ("uevent", "vendor")]
+    assert gathered(*seen, *bus)["chipset"] == "i440fx"
+    assert gathered(*seen)["chipset"] is None, "any words may stand in DMI, and the bridge was not read"
 
 
 def test_another_machine() -> None:

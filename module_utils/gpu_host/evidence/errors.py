@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from .interface import ABSENT, DENIED, HUNG, NOT_CAPTURED, TIMEOUT, Listing, Outcome, Reading
+from . import values
+from .interface import ABSENT, DENIED, HUNG, NOT_CAPTURED, OK, TIMEOUT, Listing, Outcome, Reading
 
 
 class Errors:
@@ -24,8 +25,8 @@ class Errors:
             self.entries.append(entry)
 
     def unanswered(self, answer: Reading | Listing | Outcome, absent_is_fine: bool = False) -> None:
-        """Record why `answer` holds nothing. With `absent_is_fine`, a missing file is an answer, not an error."""
-        source = " ".join(answer.argv) if isinstance(answer, Outcome) else answer.path
+        """Record why `answer` is not whole. With `absent_is_fine`, a missing file is an answer, not an error."""
+        source = _source(answer)
         if answer.ok or (absent_is_fine and answer.status == ABSENT):
             return
         problem = {
@@ -34,5 +35,23 @@ class Errors:
             NOT_CAPTURED: "not captured in this bundle",
             TIMEOUT: answer.reason,
             HUNG: "hung in the kernel: " + answer.reason,
+            OK: "was cut off: there is more of it than is read",
         }.get(answer.status, answer.reason or answer.status)
         self.add(source, problem, needs_root=answer.status == DENIED)
+
+    def unsuccessful(self, outcome: Outcome, absent_is_fine: bool = False) -> None:
+        """Record why a command gave no answer, its exit code included."""
+        if outcome.ok and outcome.rc != 0:
+            said = " ".join(outcome.error_text.split())[:200]
+            problem = "ended with exit code %s%s" % (outcome.rc, ": " + said if said else " and said nothing")
+            self.add(_source(outcome), problem, needs_root="ermission" in said or "not permitted" in said)
+        else:
+            self.unanswered(outcome, absent_is_fine)
+
+    def odd(self, source: str, what: str, value: Any) -> None:
+        """Record that a value is not of the form that it should have, and name it."""
+        self.add(source, "%s: %s" % (what, values.shown(value)))
+
+
+def _source(answer: Reading | Listing | Outcome) -> str:
+    return " ".join(answer.argv) if isinstance(answer, Outcome) else answer.path

@@ -26,7 +26,10 @@ READ_LIMIT_BYTES = 4 * 1024 * 1024
 
 @dataclass(frozen=True)
 class Reading:
-    """The bytes of one file. ``data`` is None unless ``status`` is ``ok``; ``truncated`` if the file was longer."""
+    """The bytes of one file. ``data`` is None unless ``status`` is ``ok``; ``truncated`` if the file was longer.
+
+    ``ok`` means that all of it is here, for every kind of answer: what was cut off says nothing of what is missing.
+    """
 
     path: str
     status: str
@@ -36,7 +39,7 @@ class Reading:
 
     @property
     def ok(self) -> bool:
-        return self.status == OK
+        return self.status == OK and not self.truncated
 
     @property
     def text(self) -> str:
@@ -75,7 +78,8 @@ class Listing:
 
 @dataclass(frozen=True)
 class Outcome:
-    """One finished (or abandoned) command. ``ok`` means that it ran to its end, whatever its exit code ``rc``."""
+    """One finished (or abandoned) command. ``ok`` means that it ran to its end and all that it wrote is here, whatever its
+    exit code ``rc``; ``succeeded`` that the code is 0, too."""
 
     argv: tuple[str, ...]
     status: str
@@ -88,7 +92,11 @@ class Outcome:
 
     @property
     def ok(self) -> bool:
-        return self.status == OK
+        return self.status == OK and not self.truncated
+
+    @property
+    def succeeded(self) -> bool:
+        return self.ok and self.rc == 0
 
     @property
     def text(self) -> str:
@@ -121,7 +129,7 @@ class Fetched:
 
     @property
     def ok(self) -> bool:
-        return self.status == OK
+        return self.status == OK and not self.truncated
 
     @property
     def text(self) -> str:

@@ -23,7 +23,9 @@ def gather(evidence: Evidence, errors: Errors, configuration: modprobe.Configura
 
     The listing of an initramfs takes seconds, so it is only asked for when a file is newer than it.
     """
-    release = evidence.read("/proc/sys/kernel/osrelease").text.strip()
+    running = evidence.read("/proc/sys/kernel/osrelease")
+    errors.unanswered(running, absent_is_fine=True)
+    release = running.text.strip() if running.ok else ""
     boot = evidence.list("/boot")
     name = next((form % release for form in _NAMES if release and form % release in boot.entries), None)
     facts: dict[str, Any] = {"path": None, "modified": None, "older_than": [], "modules": None, "stale": None}
@@ -42,7 +44,9 @@ def gather(evidence: Evidence, errors: Errors, configuration: modprobe.Configura
     newer = [path for path in later if _concerns_gpu(path, configuration)]
     facts["older_than"] = newer
     if not newer:
-        facts["stale"] = False
+        # A file that could not be read may be newer, and about GPUs.
+        known = configuration.complete and None not in configuration.files.values()
+        facts["stale"] = False if known else None
         return facts
     facts["modules"] = _modules_inside(evidence, errors, facts["path"])
     facts["stale"] = None if facts["modules"] is None else bool(facts["modules"])

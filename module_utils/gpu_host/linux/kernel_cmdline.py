@@ -104,27 +104,31 @@ def _without_quotes(word: str) -> str:
 
 
 def configured(evidence: Evidence, errors: Errors) -> list[dict[str, Any]] | None:
-    """Command lines written for the next boot: `[{source, text, words}]`; None when none of the files could be read.
+    """Command lines written for the next boot: `[{source, text, words}]`; None when one of the files could not be read.
 
     GRUB's two variables are joined as grub-mkconfig joins them. Whether GRUB or systemd-boot is in use is not decided
     here: a host may hold both files.
     """
-    found, known = [], False
+    found = []
     grub = evidence.read(GRUB)
-    known = known or grub.status in (ABSENT, "ok")
+    known = grub.ok or grub.status == ABSENT
     errors.unanswered(grub, absent_is_fine=True)
     if grub.ok:
         text = grub.text
         dropins = evidence.list(GRUB_DROPINS)
         errors.unanswered(dropins, absent_is_fine=True)
+        known = known and (dropins.ok or dropins.status == ABSENT)
         for name in sorted(dropins.entries):
             if name.endswith(".cfg"):
-                text += "\n" + evidence.read("%s/%s" % (GRUB_DROPINS, name)).text
+                dropin = evidence.read("%s/%s" % (GRUB_DROPINS, name))
+                errors.unanswered(dropin)
+                known = known and dropin.ok
+                text += "\n" + dropin.text
         values = shell_assignments(text, _GRUB_NAMES)
         line = " ".join(filter(None, (values.get(name) for name in _GRUB_NAMES)))
         found.append({"source": GRUB, "text": line, "words": as_words(parse(line))})
     plain = evidence.read(KERNEL_CMDLINE)
-    known = known or plain.status in (ABSENT, "ok")
+    known = known and (plain.ok or plain.status == ABSENT)
     errors.unanswered(plain, absent_is_fine=True)
     if plain.ok:
         line = " ".join(part for part in plain.text.splitlines() if not part.lstrip().startswith("#")).strip()

@@ -67,7 +67,10 @@ class Configuration:
         return [option for option in self.options if option.module == module]
 
     def blacklisted(self, module: str) -> list[Command]:
-        """The lines that keep `module` from being loaded for a device: `blacklist M`, or `install M /bin/false`."""
+        """The lines that keep `module` from being loaded for a device: `blacklist M`, or `install M /bin/false`.
+
+        None of them proves nothing unless the configuration is `complete`.
+        """
         return [
             command
             for command in self.commands
@@ -100,7 +103,8 @@ def read(evidence: Evidence, errors: Errors) -> Configuration:
         if not reading.ok:
             errors.unanswered(reading)
             result.complete = False
-            continue
+            if reading.data is None:
+                continue
         result.files[path] = modified
         parse(reading.text, path, result)
     return result

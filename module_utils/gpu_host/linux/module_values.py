@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..evidence import values
+
 # Parameters that are booleans even where no running module shows it.
 BOOLEANS = frozenset({"uvm_disable_hmm", "modeset", "fbdev", "disable_idle_d3", "disable_vga"})
 _TRUE = frozenset({"1", "y", "Y", "t", "T", "on", "On", "ON", "yes", "Yes"})
@@ -42,16 +44,11 @@ def configured(name: str, text: str | None, shown: Any = None) -> bool | int | s
 
 
 def _number(text: str, otherwise: str) -> int | str:
-    if len(text) > 40:
+    sign = -1 if text.startswith("-") else 1
+    number = values.hexadecimal_number(text.lstrip("-")) if "0x" in text.lower() else values.whole_number(text)
+    if number is None:
         return otherwise
-    try:
-        return int(text, 0)
-    except ValueError:
-        pass
-    try:
-        return int(text, 10)  # 0755 is no number to int(…, 0)
-    except ValueError:
-        return otherwise
+    return sign * number if "0x" in text.lower() else number
 
 
 def registry_dwords(text: str) -> dict[str, int | str]:

@@ -6,7 +6,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime, timezone
+
+from ..evidence import values
 
 LINE_LIMIT = 2048  # bytes; what follows in a longer line is of no use to anyone
 
@@ -40,10 +41,8 @@ class Line:
 
 def utc(epoch: float) -> str:
     """Seconds since 1970 as 2026-06-20T13:18:18Z; the number itself when it is no time of this age."""
-    try:
-        return datetime.fromtimestamp(epoch, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
-    except (OverflowError, OSError, ValueError):
-        return "%.0f" % epoch
+    found = values.moment(epoch)
+    return "%.0f" % epoch if found is None else found.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def lines(data: bytes, hint: re.Pattern[bytes], boot_time: float | None) -> Iterator[Line]:

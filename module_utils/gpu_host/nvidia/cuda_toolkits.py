@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 from typing import Any
 
+from ..evidence import values
 from ..evidence.errors import Errors
-from ..evidence.interface import Evidence
+from ..evidence.interface import ABSENT, Evidence
+from ..evidence.offenders import offenders
 from ..linux import versions
 from . import driver_requirements
 
@@ -26,7 +27,7 @@ def gather(evidence: Evidence, errors: Errors, driver: str | None, minimum_toolk
     """
     local = evidence.list("/usr/local")
     errors.unanswered(local, absent_is_fine=True)
-    if not local.ok and local.status != "absent":
+    if not local.ok and local.status != ABSENT:
         return {
             "toolkits": None,
             "unsupported_toolkits": None,
@@ -62,7 +63,9 @@ def gather(evidence: Evidence, errors: Errors, driver: str | None, minimum_toolk
                 compat.append({"path": "%s/compat/%s" % (path, library), "version": found.group(1)})
     return {
         "toolkits": toolkits,
-        "unsupported_toolkits": [item["path"] for item in toolkits if item["runs"] is False],
+        "unsupported_toolkits": offenders(
+            toolkits, lambda item: None if driver is None else item["runs"] is False, lambda item: item["path"]
+        ),
         "toolkits_too_old": [
             item["path"]
             for item in toolkits
@@ -76,15 +79,19 @@ def gather(evidence: Evidence, errors: Errors, driver: str | None, minimum_toolk
 def _version(evidence: Evidence, path: str) -> str | None:
     """The full version, 13.1.0, from version.json (since CUDA 11); None where that file is missing or broken."""
     try:
-        return str(json.loads(evidence.read(path + "/version.json").text)["cuda"]["version"])[:20]
-    except (ValueError, KeyError, TypeError, RecursionError):
+        document = values.mapping(values.json_value(evidence.read(path + "/version.json").text))
+    except ValueError:
         return None
+    version = values.mapping(document.get("cuda")).get("version")
+    return version[:20] if isinstance(version, str) else None
 
 
 def _compat_in_path(evidence: Evidence) -> bool | None:
     directory = evidence.list(_LD_CONF)
     if not directory.ok:
-        return False if directory.status == "absent" else None
+        return False if directory.status == ABSENT else None
     names = [name for name in directory.entries if name.endswith(".conf") and re.search(r"cuda|nvidia|compat|^0", name)]
-    lines = [line.strip() for name in names for line in evidence.read("%s/%s" % (_LD_CONF, name)).text.splitlines()]
-    return any(re.search(r"cuda[^#]*/compat/?$", line) for line in lines if not line.startswith("#"))
+    readings = [evidence.read("%s/%s" % (_LD_CONF, name)) for name in names]
+    lines = [line.strip() for reading in readings for line in reading.text.splitlines()]
+    found = any(re.search(r"cuda[^#]*/compat/?$", line) for line in lines if not line.startswith("#"))
+    return True if found else (False if all(reading.ok for reading in readings) else None)

@@ -40,18 +40,17 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
     are not told to leave the driver alone."""
     outcome = evidence.run(DPKG_COMMAND, 20.0)
     if outcome.status != ABSENT:
-        if not outcome.ok:
-            errors.unanswered(outcome)
+        # dpkg-query ends with 1 and says so where no package matches.
+        if not outcome.ok or (outcome.rc != 0 and not outcome.stdout and "no packages found" not in outcome.error_text):
+            errors.unsuccessful(outcome)
             return _facts("dpkg", None, None)
         packages = _dpkg(outcome.text)
         return _facts("dpkg", packages, _automatic_upgrades(evidence, errors))
     outcome = evidence.run(RPM_COMMAND, 30.0)
     if outcome.status == ABSENT:
         return _facts(None, [], False)
-    if not outcome.ok or outcome.rc != 0:
-        errors.add(
-            "rpm -qa", outcome.reason or outcome.error_text.strip()[:200] or "ended with exit code %s" % outcome.rc
-        )
+    if not outcome.succeeded:
+        errors.unsuccessful(outcome)
         return _facts("rpm", None, None)
     return _facts("rpm", _rpm(outcome.text, evidence), None)
 
@@ -108,6 +107,10 @@ def _automatic_upgrades(evidence: Evidence, errors: Errors) -> bool | None:
     switches = re.findall(r'^\s*APT::Periodic::Unattended-Upgrade\s+"([^"]*)"', periodic.text, re.MULTILINE)
     if not switches or switches[-1] in ("0", ""):
         return False
-    block = re.search(r"Package-Blacklist\s*\{([^}]*)\}", evidence.read(_UNATTENDED).text)
+    unattended = evidence.read(_UNATTENDED)
+    errors.unanswered(unattended, absent_is_fine=True)
+    if not unattended.ok and unattended.status != ABSENT:
+        return None
+    block = re.search(r"Package-Blacklist\s*\{([^}]*)\}", unattended.text)
     listed = re.findall(r'^\s*"([^"]+)"', block.group(1), re.MULTILINE) if block else []
     return not any("nvidia" in entry for entry in listed)

@@ -25,7 +25,8 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
     ask (`active` of persistenced then comes from its pid file); `fabric_manager.version` where it is installed."""
     outcome = evidence.run(SYSTEMCTL_COMMAND, 10.0)
     units: dict[str, dict[str, str]] = {}
-    if outcome.ok and outcome.rc == 0:
+    without_systemd = not outcome.succeeded
+    if outcome.succeeded:
         for block in re.split(r"\n\s*\n", outcome.text):
             fields = dict(line.partition("=")[::2] for line in block.splitlines() if "=" in line)
             units[fields.get("Id", "")] = fields
@@ -34,20 +35,18 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
         and "not been booted with systemd" not in outcome.error_text
         and "connect to bus" not in outcome.error_text
     ):
-        if outcome.ok:
-            errors.add("systemctl show", "ended with exit code %s: %s" % (outcome.rc, outcome.error_text.strip()[:200]))
-        else:
-            errors.unanswered(outcome)
+        errors.unsuccessful(outcome)
+        without_systemd = False
     facts = {key: _unit(units.get(name)) for key, name in UNITS.items()}
-    if facts["persistenced"]["active"] is None:
+    if facts["persistenced"]["active"] is None and without_systemd:
         running = evidence.list("/run/nvidia-persistenced")
         if running.ok or running.status == ABSENT:
             facts["persistenced"]["active"] = "nvidia-persistenced.pid" in running.entries
     facts["fabric_manager"]["version"] = None
     if facts["fabric_manager"]["installed"]:
         version = evidence.run(("nv-fabricmanager", "--version"), 10.0)
-        errors.unanswered(version)
-        match = DRIVER_VERSION.search(version.text)
+        errors.unsuccessful(version)
+        match = DRIVER_VERSION.search(version.text) if version.succeeded else None
         facts["fabric_manager"]["version"] = match.group(1) if match else None
     return facts
 

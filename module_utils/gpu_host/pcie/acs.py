@@ -67,15 +67,14 @@ def _pair(a: str, b: str, gpus: dict[str, dict[str, Any]], bridges: dict[str, di
 
 
 def redirecting(
-    pairs: list[dict[str, Any]], bridges: dict[str, dict[str, Any]], below_switch: bool
+    pairs: list[dict[str, Any]], bridges: dict[str, dict[str, Any]], below_switch: bool, unknown: bool = False
 ) -> list[dict[str, Any]] | None:
     """Ports at a turn that redirect: [{address, kind, control_raw, redirects: [names], pairs: ["a b", …]}].
 
     `below_switch` chooses pairs under one switch (True) or those that meet in the root complex (False). None: none was
-    found, but the path or the ACS control of some port is unknown.
+    found, but the path or the ACS control of some port is unknown, or (`unknown`) whether these are all pairs.
     """
     affected: dict[str, list[str]] = {}
-    unknown = False
     for pair in pairs:
         if pair["relation"] is None:
             unknown = True

@@ -13,6 +13,7 @@ from typing import Any
 HEADER_BYTES = 64
 CONVENTIONAL_BYTES = 256
 EXTENDED_BYTES = 4096
+SIZES = (HEADER_BYTES, CONVENTIONAL_BYTES, EXTENDED_BYTES)  # in which the kernel gives it whole or cut
 
 CAP_EXPRESS = 0x10
 EXT_ACS = 0x0D

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from ..evidence import values
 from ..evidence.interface import Evidence
 
 DEVICES = "/sys/bus/pci/devices"
@@ -36,19 +37,19 @@ class PciDevice:
 
 
 def devices(evidence: Evidence) -> dict[str, PciDevice] | None:
-    """Every device on the bus by address; None when sysfs does not show the bus. A device without `uevent` is left out."""
+    """Every device on the bus by address; None when sysfs does not show the bus. A device whose `uevent` is unreadable or
+    says nothing is left out: what concerns it is unknown."""
     listing = evidence.list(DEVICES)
     if not listing.ok:
         return None
     found = {}
     for address, entry in listing.entries.items():
-        fields = dict(
-            line.partition("=")[::2] for line in evidence.read("%s/%s/uevent" % (DEVICES, address)).text.splitlines()
-        )
-        try:
-            vendor, device = (int(part, 16) for part in fields["PCI_ID"].split(":"))
-            pci_class = int(fields["PCI_CLASS"], 16)
-        except (KeyError, ValueError):
+        uevent = evidence.read("%s/%s/uevent" % (DEVICES, address))
+        fields = dict(line.partition("=")[::2] for line in uevent.text.splitlines()) if uevent.ok else {}
+        maker, _colon, product = fields.get("PCI_ID", "").partition(":")
+        vendor, device = values.hexadecimal_number(maker), values.hexadecimal_number(product)
+        pci_class = values.hexadecimal_number(fields.get("PCI_CLASS"))
+        if vendor is None or device is None or pci_class is None:
             continue
         above = tuple(part for part in (entry.target or "").split("/")[:-1] if _ADDRESS.fullmatch(part))
         found[address] = PciDevice(address, vendor, device, pci_class, fields.get("DRIVER") or None, above)

@@ -16,6 +16,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from ..evidence import values
 from ..evidence.errors import Errors
 from ..evidence.interface import ABSENT, Evidence, Reading
 from . import config_space
@@ -58,22 +59,30 @@ def identify(evidence: Evidence, address: str, errors: Errors) -> dict[str, Any]
     device["address"] = address
     base = "%s/%s" % (DEVICES, address)
     uevent = evidence.read(base + "/uevent")
-    values = dict(line.split("=", 1) for line in uevent.text.splitlines() if "=" in line)
-    vendor, _, identifier = values.get("PCI_ID", "").lower().partition(":")
+    errors.unanswered(uevent, absent_is_fine=True)
+    fields = dict(line.split("=", 1) for line in uevent.text.splitlines() if "=" in line) if uevent.ok else {}
+    vendor, _, identifier = fields.get("PCI_ID", "").lower().partition(":")
     if identifier:
+        device["identified"] = True
         device["vendor"], device["device"] = vendor, identifier
-        device["class"] = values.get("PCI_CLASS", "").lower().rjust(6, "0")
-        device["subsystem"] = values.get("PCI_SUBSYS_ID", "").lower() or None
-        device["driver"] = values.get("DRIVER", "")
+        device["class"] = fields.get("PCI_CLASS", "").lower().rjust(6, "0")
+        device["subsystem"] = fields.get("PCI_SUBSYS_ID", "").lower() or None
+        device["driver"] = fields.get("DRIVER", "")
         return device
     for name, width in (("vendor", 4), ("device", 4), ("class", 6)):
         reading = evidence.read("%s/%s" % (base, name))
-        number = _number(reading.text, 16)
+        number = values.hexadecimal_number(reading.text) if reading.ok else None
         if number is None:
             errors.unanswered(reading)
         else:
             device[name] = "%0*x" % (width, number)
+    device["identified"] = device["vendor"] is not None and device["class"] is not None
     return device
+
+
+def unidentified(devices: dict[str, dict[str, Any]]) -> list[str]:
+    """Addresses of devices of which nobody knows what they are: each may be a GPU."""
+    return [address for address, device in devices.items() if device.get("identified") is False]
 
 
 def path_of(target: str | None, address: str) -> tuple[list[str] | None, str | None]:
@@ -102,15 +111,20 @@ def add_detail(evidence: Evidence, device: dict[str, Any], errors: Errors) -> No
         device["iommu_group"] = None
     config = evidence.read(base + "/config", config_space.EXTENDED_BYTES)
     errors.unanswered(config)
+    # The kernel gives 64 bytes (without root), 256 (a conventional device) or 4096; anything else is a part of them.
     data = config.data or b""
+    if not config.ok or len(data) not in config_space.SIZES:
+        data = data[: config_space.HEADER_BYTES]
     device["config_bytes"] = len(data)
     device["config"] = config_space.parse(data)
     if config.ok and device["config"] is None:
         errors.add(config.path, "the device does not answer: configuration space reads as all ones or is cut off")
-    device["bars"] = _read_bars(evidence.read(base + "/resource"), device["config"], errors)
+    resource = evidence.read(base + "/resource")
+    device["bars"] = _read_bars(resource, device["config"], errors)
+    device["bars_unread"] = not resource.ok and resource.status != ABSENT
     node = evidence.read(base + "/numa_node")
     errors.unanswered(node)
-    number = _number(node.text)
+    number = _number(node)
     # -1: the firmware names no node for this device.
     device["numa_stated"] = None if number is None else number >= 0
     device["numa_node"] = number if number is not None and number >= 0 else None
@@ -140,7 +154,7 @@ def parse_resource(text: str, config: dict[str, Any] | None) -> list[dict[str, A
         return None
     upper_half = False
     for index, row in enumerate(rows):
-        numbers = [_number(word, 16) for word in row]
+        numbers = [values.hexadecimal_number(word) for word in row]
         if len(numbers) != 3 or any(number is None for number in numbers):
             return None
         start, end, flags = (number or 0 for number in numbers)
@@ -197,36 +211,30 @@ def _link(evidence: Evidence, base: str, config: dict[str, Any] | None, errors: 
     ):
         reading = evidence.read("%s/%s" % (base, source))
         errors.unanswered(reading, absent_is_fine=True)
-        link[name] = _speed(reading.text) if "speed" in name else _width(reading.text)
+        link[name] = _speed(reading) if "speed" in name else _width(reading)
         if name == "max_width":
             # A port whose capability names no width, as the downstream ports of QEMU's switch; a current width of 0 is
             # a link that is down.
             link[name] = link[name] or None
-        if link[name] is None and express:
-            link[name] = express[name]
+        if link[name] is None and express and (reading.ok or reading.status == ABSENT):
+            link[name] = express[name]  # this kernel does not show it; one that could not be read is unknown
     if link["express"] is None and link["max_width"] is not None:
         link["express"] = True
     return link
 
 
-def _speed(text: str) -> float | None:
-    match = re.match(r"\s*(\d+(?:\.\d+)?) GT/s", text)
-    return float(match.group(1)) if match else None
+def _speed(reading: Reading) -> float | None:
+    match = re.match(r"\s*([0-9.]+) GT/s", reading.text) if reading.ok else None
+    return values.decimal_number(match.group(1)) if match else None
 
 
-def _width(text: str) -> int | None:
-    number = _number(text)
+def _width(reading: Reading) -> int | None:
+    number = _number(reading)
     return None if number is None or number == UNKNOWN_WIDTH or number < 0 else number
 
 
-def _number(text: str, base: int = 10) -> int | None:
-    text = text.strip()
-    if len(text) > 20:
-        return None
-    try:
-        return int(text, base)
-    except ValueError:
-        return None
+def _number(reading: Reading) -> int | None:
+    return values.whole_number(reading.text) if reading.ok else None
 
 
 def _mib(size: int) -> float | int:

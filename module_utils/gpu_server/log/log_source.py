@@ -80,7 +80,7 @@ def _read_file(evidence: Evidence, path: str, engine: Engine | None, errors: Err
     entry = evidence.list(posixpath.dirname(path)).entries.get(posixpath.basename(path))
     found["modified"] = entry.modified if entry else None
     head = evidence.read(path, PART_BYTES)
-    if not head.ok:
+    if not head.ok and not head.truncated:
         errors.unanswered(head)
         return
     text = head.text
