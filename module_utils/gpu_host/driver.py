@@ -7,10 +7,11 @@ from typing import Any
 
 from . import device_nodes, kernel, modules
 from .evidence.errors import Errors
-from .evidence.interface import ABSENT, DENIED, Evidence
+from .evidence.interface import ABSENT, DENIED, OK, Evidence
 from .linux import versions
 from .nvidia import cuda_toolkits, driver_packages, driver_requirements, driver_services
 from .pcie import gpu_addresses
+from .smi.smi_values import NOT_APPLICABLE
 
 LIBRARY_DIRECTORIES = (
     "/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib/aarch64-linux-gnu", "/usr/local/nvidia/lib64", "/usr/lib/wsl/lib", "/run/opengl-driver/lib",
@@ -61,9 +62,13 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
         errors.unanswered(evidence.list(gpu_addresses.DEVICES))
         requirements = {**requirements, **dict.fromkeys(("gpus", "below_minimum", "wrong_flavor"))}
     dkms, dkms_whole = _dkms(evidence, errors)
-    release = _release(evidence, errors)
+    release = _release(evidence, errors if dkms else Errors("driver"))
+    nvswitches = None if devices is None else sorted(one.address for one in devices.values() if one.is_nvswitch)
+    if nvswitches and services["fabric_manager"]["installed"] == NOT_APPLICABLE:
+        errors.add("systemctl show", "there is no systemd to ask for the Fabric Manager")
     boot = evidence.list("/boot")
-    errors.unanswered(boot, absent_is_fine=True)
+    if dkms:
+        errors.unanswered(boot, absent_is_fine=True)
     newest = kernel.newest(kernel.installed(boot)) if boot.ok or boot.status == ABSENT else None
     return {
         "loaded": loaded,
@@ -82,9 +87,7 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
         "built_for_newest_kernel": _built(
             dkms, dkms_whole, (newest or release) if boot.ok or boot.status == ABSENT else None
         ),
-        "nvswitches": None
-        if devices is None
-        else sorted(device.address for device in devices.values() if device.is_nvswitch),
+        "nvswitches": nvswitches,
         **requirements,
         **services,
         "packaging": driver_packages.gather(evidence, errors),
@@ -102,9 +105,7 @@ def mismatched(
     others = [("the module on disk is", on_disk["version"]), ("the Fabric Manager is", fabric_manager["version"])]
     for entries in (libraries or {}).values():
         others += [("%s is" % entry["path"], entry["version"]) for entry in entries or ()]
-    found = [
-        "%s %s" % (what, version) for what, version in others if version and not versions.same(version, running)
-    ]
+    found = ["%s %s" % (what, version) for what, version in others if version and not versions.same(version, running)]
     unread = [on_disk["known"] is not True, libraries is None or None in libraries.values()]
     unread.append(fabric_manager["installed"] is True and fabric_manager["version"] is None)
     return found if found or not any(unread) else None
@@ -141,11 +142,9 @@ def _module_on_disk(evidence: Evidence, errors: Errors) -> dict[str, Any]:
                 fields.setdefault(name.strip(), value.strip())
         known = "version" in fields
         if not known:
-            errors.add(" ".join(MODINFO_COMMAND), "shows no version%s" % (": it is cut off" if outcome.truncated else ""))
-    elif outcome.ok and not known:
-        errors.add(" ".join(MODINFO_COMMAND), "exit code %s: %s" % (outcome.rc, said[:200] or "no output"))
-    elif not outcome.ok:
-        errors.unanswered(outcome, absent_is_fine=True)
+            errors.add(" ".join(MODINFO_COMMAND), "shows no version")
+    elif not known:
+        errors.unsuccessful(outcome)
     license_ = fields.get("license")
     return {
         "known": known,
@@ -162,16 +161,13 @@ def _libraries(evidence: Evidence, errors: Errors) -> dict[str, Any] | None:
     which nothing was found in an answer that is not whole is None."""
     outcome = evidence.run(LIBRARIES_COMMAND, 10.0)
     # find ends with 1 where one of the directories is not there, and says so.
-    complaints = [line for line in outcome.error_text.splitlines() if "No such file or directory" not in line]
+    complaints = [line for line in outcome.error_text.splitlines() if "No such file" not in line]
     silent = bool(outcome.rc) and not outcome.stdout and not outcome.error_text.strip()
-    if not outcome.ok or silent or (complaints and not outcome.stdout):
-        errors.unanswered(outcome)
-        if outcome.ok:
-            errors.add("find libcuda.so*", "exit code %s: %s" % (outcome.rc, "; ".join(complaints)[:200] or "no output"))
-        return None
-    whole = not outcome.truncated and not complaints
+    whole = outcome.ok and not silent and not complaints
     if not whole:
-        errors.add("find libcuda.so*", "; ".join(complaints)[:200] or "its output is cut off")
+        errors.unsuccessful(outcome)
+    if outcome.status != OK or silent or (complaints and not outcome.stdout):
+        return None
     entries = [line.partition("\t")[::2] for line in outcome.text.splitlines()]
     # The loader opens NAME.so.1. Where that is a link, the version it leads to counts, and other files are left over.
     led_to = {}
@@ -226,12 +222,8 @@ def _dkms(evidence: Evidence, errors: Errors) -> tuple[list[dict[str, str | None
     `nvidia/580.95.05, 6.14.8-2-pve, x86_64: installed`; before DKMS 3 `nvidia, 580.95.05, …`; `added` has no kernel.
     """
     outcome = evidence.run(DKMS_COMMAND, 20.0)
-    whole = outcome.status == ABSENT or (outcome.ok and outcome.rc == 0 and not outcome.truncated)
-    if not outcome.ok:
-        errors.unanswered(outcome, absent_is_fine=True)
-    elif not whole:
-        what = "is cut off" if outcome.rc == 0 else "ended with exit code %s" % outcome.rc
-        errors.add("dkms status", "%s: %s" % (what, outcome.error_text.strip()[:200] or "no message"))
+    whole = outcome.status == ABSENT or outcome.succeeded
+    errors.unsuccessful(outcome, absent_is_fine=True)
     found: list[dict[str, str | None]] = []
     for line in outcome.text.splitlines():
         what, colon, state = line.rpartition(": ")

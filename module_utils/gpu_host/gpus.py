@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .evidence.errors import Errors
-from .evidence.interface import ABSENT, HUNG, NOT_CAPTURED, TIMEOUT, Evidence, Outcome
+from .evidence.interface import ABSENT, HUNG, NOT_CAPTURED, OK, TIMEOUT, Evidence, Outcome
 from .smi import gpu_findings, log_fields, log_text, log_xml, plain_table, query_csv, smi_values
 from .smi.log_tree import Log, unreachable
 
@@ -111,7 +111,7 @@ def indices(evidence: Evidence) -> dict[int, str]:
 def indices_from(evidence: Evidence, found: _Found | None) -> dict[int, str]:
     """As ``indices``. Without the query: the order of the GPUs in a whole log, which NVML's index follows."""
     answer = evidence.run(INDEX, LIMIT_SECONDS)
-    asked = query_csv.indices(answer.stdout) if answer.ok and answer.rc == 0 else {}
+    asked = query_csv.indices(answer.stdout) if answer.status == OK and answer.rc == 0 else {}
     if asked:
         return asked
     if found is None:
@@ -155,7 +155,7 @@ def _name_answer(state: dict[str, Any], first: Outcome, found: _Found, errors: E
             state["installed"] = True
         if not found.devices:
             errors.add(found.source or " ".join(XML), "%s: no GPU was read" % (state["message"] or "no output"))
-    elif first.ok:
+    elif first.status == OK:
         state["answered"] = False
         errors.add(" ".join(XML), "exit code %s: %s" % (first.rc, state["message"] or "no output that can be read"))
     elif first.status == NOT_CAPTURED:
@@ -181,13 +181,13 @@ def _read(evidence: Evidence, first: Outcome, errors: Errors) -> _Found:
     """The best log that the host has. `first` is the answer to ``nvidia-smi -q -x``."""
     if first.status in (ABSENT, HUNG, TIMEOUT):
         return _Found()  # nothing else of nvidia-smi would fare better, and a hang costs its whole time limit again
-    best = log_xml.parse(first.stdout) if first.ok else None
+    best = log_xml.parse(first.stdout) if first.status == OK else None
     source, complaints = XML, _complaints(first)
-    if first.ok and best is None and (first.rc != 0 or _no_devices(first)):
+    if first.status == OK and best is None and (first.rc != 0 or _no_devices(first)):
         return _Found(devices={} if _no_devices(first) else None, complaints=complaints)
     if best is None or not best.whole:
         answer = evidence.run(TEXT, LIMIT_SECONDS)
-        log = log_text.parse(answer.stdout) if answer.ok else None
+        log = log_text.parse(answer.stdout) if answer.status == OK else None
         if log is not None and (best is None or (log.whole, len(log.gpus)) > (best.whole, len(best.gpus))):
             best, source, complaints = log, TEXT, _complaints(answer)
     if best is None:
@@ -210,18 +210,18 @@ def _no_devices(answer: Outcome) -> bool:
 def _read_poor(evidence: Evidence, first: Outcome, errors: Errors) -> _Found:
     """From the table or the CSV query: fewer facts, and nothing that says how many GPUs there ought to be."""
     answer = evidence.run(TABLE, LIMIT_SECONDS)
-    table = plain_table.parse(answer.stdout) if answer.ok else None
+    table = plain_table.parse(answer.stdout) if answer.status == OK else None
     if table is not None:
         log = Log("table", driver_version=table.driver_version, cuda_version=table.cuda_version, closed=table.closed)
         return _Found(log, table.devices, " ".join(TABLE), _complaints(answer), answer.truncated)
-    if answer.ok and _no_devices(answer):
+    if answer.status == OK and _no_devices(answer):
         return _Found(devices={}, source=" ".join(TABLE))
     answer = evidence.run(INDEX, LIMIT_SECONDS)
-    devices = query_csv.devices(answer.stdout) if answer.ok and answer.rc == 0 else {}
+    devices = query_csv.devices(answer.stdout) if answer.status == OK and answer.rc == 0 else {}
     if devices:
         log = Log("csv", driver_version=query_csv.driver_version(answer.stdout), closed=True)
         return _Found(log, devices, "nvidia-smi --query-gpu", [], answer.truncated)
-    if first.ok:
+    if first.status == OK:
         errors.add(" ".join(XML), "printed no log that can be read")
     return _Found()
 

@@ -151,7 +151,7 @@ def idle_gate(evidence: Evidence, errors: Errors) -> dict[str, Any]:
     apps, gpus = evidence.run(APPS_COMMAND, GATE_SECONDS), evidence.run(GPUS_COMMAND, GATE_SECONDS)
     gate: dict[str, Any] = {"busy": None, "reason": None, "processes": [], "gpus": []}
     for answer in (apps, gpus):
-        if not answer.ok or answer.rc or answer.truncated:
+        if not answer.succeeded:
             errors.unanswered(answer)
             said = (answer.text or answer.error_text).strip().splitlines()
             gate["reason"] = "nothing says whether the GPUs are idle: nvidia-smi %s" % (
@@ -207,12 +207,8 @@ def _decoded(
 ) -> dict[str, Any] | None:
     """The result in `answer`, everything in it of the kind that `shape` says; None where there is none."""
     name = answer.argv[0]
-    if not answer.ok:
-        errors.unanswered(answer)
-        return None
-    if answer.rc or answer.truncated:
-        what = "its result is cut off" if answer.truncated else "exit code %s" % answer.rc
-        errors.add(name, "%s: %s" % (what, answer.error_text.strip()[:200] or "no message"))
+    if not answer.succeeded:
+        errors.unsuccessful(answer)
         return None
     try:
         raw = values.json_value(answer.text)
@@ -264,7 +260,9 @@ def build(
         result["loopback"]
     )
     result["ran"] = measured and not restricted
-    unread = {"pairs", "loopback", "devices", "cuda", "events"} & set(damaged) or not (raw.get("cuda") or result["events"])
+    unread = {"pairs", "loopback", "devices", "cuda", "events"} & set(damaged) or not (
+        raw.get("cuda") or result["events"]
+    )
     if unread and not measured and not restricted:
         result["ran"] = None
     if restricted:

@@ -12,7 +12,7 @@ from typing import Any
 
 from . import gpus
 from .evidence.errors import Errors
-from .evidence.interface import Evidence, Outcome
+from .evidence.interface import OK, Evidence, Outcome
 from .smi import nvlink, smi_values, topo_matrix
 from .smi.topo_matrix import Matrix
 
@@ -32,11 +32,11 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
     ``nvlink_whole``: whether all of that answer was read, so that a GPU which it does not name has no active link."""
     names = gpus.indices(evidence)
     answer = evidence.run(MATRIX, LIMIT_SECONDS)
-    matrix = topo_matrix.parse(answer.stdout) if answer.ok and answer.rc == 0 else None
+    matrix = topo_matrix.parse(answer.stdout) if answer.status == OK and answer.rc == 0 else None
     if matrix is None:
         _unanswered(answer, errors)
-    elif answer.truncated:
-        errors.add(" ".join(MATRIX), "is cut off: its output was longer than is kept")
+    else:
+        errors.unanswered(answer)  # where it was cut off
     facts = summary(matrix, names)
     if facts["unknown_pairs"]:
         errors.add(" ".join(MATRIX), "is cut off or damaged: %d pairs cannot be read" % len(facts["unknown_pairs"]))
@@ -57,13 +57,13 @@ def _unanswered(answer: Outcome, errors: Errors) -> None:
 
 def _nvlink(evidence: Evidence, names: dict[int, str], errors: Errors) -> dict[str, Any]:
     answer = evidence.run(NVLINK, LIMIT_SECONDS)
-    found = nvlink.parse(answer.stdout) if answer.ok else None
-    if answer.ok and answer.rc == 0 and not answer.stdout.strip() and not answer.truncated:
+    found = nvlink.parse(answer.stdout) if answer.status == OK else None
+    if answer.succeeded and not answer.stdout.strip():
         found = {}  # where no link is active, driver 580 prints nothing at all (seen on a single H200)
     if found is None:
         _unanswered(answer, errors)
         return {"nvlink": None, "nvlink_whole": None}
-    whole = answer.rc == 0 and not answer.truncated
+    whole = answer.succeeded
     if not whole:
         errors.add(
             " ".join(NVLINK),

@@ -149,12 +149,12 @@ def test_no_links_at_all_are_none_down_except_in_a_fabric() -> None:
 
 def test_nvlink_is_absent_only_where_every_gpu_was_seen() -> None:
     """An answer that was cut, a log that shows one GPU of two, no answer; and a matrix that names NVLink all the same."""
-    for gpus, topology in (
+    for smi_facts, topology in (
         (smi(block()), {"nvlink": {}, "nvlink_whole": False}),
         (smi(block(), attached=2), {"nvlink": {A: links(0)}, "nvlink_whole": True}),
         (smi(block()), {"nvlink": None}),
     ):
-        facts = join(gpus=gpus, topology=topology)
+        facts = join(gpus=smi_facts, topology=topology)
         assert (facts["nvlink_present"], facts["nvlinks_down"], facts["nvlink_active_fewest"]) == (None, None, None)
     shown = {"nvlink": None, "pairs": [{"a": A, "b": B, "class": "NV", "nvlinks": 4}]}
     facts = join(gpus=smi(block()), topology=shown)

@@ -173,7 +173,9 @@ def replayed(probe: str, collective: str = "{}", **more: Any) -> dict[str, Any]:
 
 @given(
     raw=st.dictionaries(
-        st.sampled_from(["cuda", "devices", "pairs", "events", "many_to_one", "all_at_once", "options", "stages", "loopback"]),
+        st.sampled_from(
+            ["cuda", "devices", "pairs", "events", "many_to_one", "all_at_once", "options", "stages", "loopback"]
+        ),
         JUNK,
     )
 )
@@ -233,7 +235,9 @@ def harness_text(command: tuple[str, ...]) -> str:
         (("cuda", "initialised"), "yes", []),
     ],
 )
-def test_only_what_an_odd_value_could_have_changed_is_unknown(place: tuple[str, ...], value: Any, unknown: list[str]) -> None:
+def test_only_what_an_odd_value_could_have_changed_is_unknown(
+    place: tuple[str, ...], value: Any, unknown: list[str]
+) -> None:
     raw = json.loads(harness_text(worker_run.PROBE_COMMAND))
     inside = raw
     for key in place[:-1]:
