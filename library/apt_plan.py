@@ -97,10 +97,11 @@ options:
     type: bool
     default: false
   server_units:
-    description: Name patterns of the services that serve models.
+    description:
+      - Name patterns of the services that serve models. Without it, those of the role inference_server and of the
+        engines in C(module_utils/gpu_server/engines/).
     type: list
     elements: str
-    default: []
 extends_documentation_fragment:
   - gpu_host
 """
@@ -153,6 +154,7 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.gpu_host.evidence.live import LiveEvidence
 from ansible.module_utils.gpu_provision import apt_planning, gpu_users, toolkits
 from ansible.module_utils.gpu_provision.systems import PlanError
+from ansible.module_utils.gpu_server.engines import UNIT_NAMES
 from ansible.module_utils.urls import open_url
 
 KEY_LIMIT_BYTES = 1 << 20
@@ -216,10 +218,11 @@ def main() -> None:
             "cuda_versions": names,
             "driver_version": text,
             "refuse_runfile": flag,
-            "server_units": names,
+            "server_units": {"type": "list", "elements": "str"},
         },
         supports_check_mode=True,
     )
+    patterns = module.params["server_units"]
     planner = apt_planning.Planner(module.params, fetch)
     try:
         notes = toolkits.notes(module.params["cuda_versions"], module.params["driver_version"])
@@ -240,7 +243,7 @@ def main() -> None:
         headline=headline(plan),
         lines=apt_planning.lines(plan.get("steps", [])),
         system=planner.system,
-        in_use=gpu_users.look(LiveEvidence(), module.params["server_units"]),
+        in_use=gpu_users.look(LiveEvidence(), UNIT_NAMES if patterns is None else patterns),
     )
 
 

@@ -11,10 +11,11 @@ description:
     that serve models.
 options:
   server_units:
-    description: Name patterns of the services that serve models.
+    description:
+      - Name patterns of the services that serve models. Without it, those of the role inference_server and of the
+        engines in C(module_utils/gpu_server/engines/).
     type: list
     elements: str
-    default: []
 extends_documentation_fragment:
   - gpu_host
 """
@@ -37,13 +38,16 @@ in_use:
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.gpu_host.evidence.live import LiveEvidence
 from ansible.module_utils.gpu_provision import gpu_users
+from ansible.module_utils.gpu_server.engines import UNIT_NAMES
 
 
 def main() -> None:
     module = AnsibleModule(
-        argument_spec={"server_units": {"type": "list", "elements": "str", "default": []}}, supports_check_mode=True
+        argument_spec={"server_units": {"type": "list", "elements": "str"}}, supports_check_mode=True
     )
-    module.exit_json(changed=False, in_use=gpu_users.look(LiveEvidence(), module.params["server_units"]))
+    patterns = module.params["server_units"]
+    in_use = gpu_users.look(LiveEvidence(), UNIT_NAMES if patterns is None else patterns)
+    module.exit_json(changed=False, in_use=in_use)
 
 
 if __name__ == "__main__":

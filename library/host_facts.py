@@ -40,8 +40,10 @@ options:
     default: {}
   server:
     description:
-      - Whether the inference server is looked at. V(auto) does so where a process on a GPU is named as one, and for a
-        recorded host.
+      - Whether the inference server is looked at. V(auto) does so where a process on a GPU is named as one of a known
+        engine, where the arguments name a server (O(server_unit), O(server_log), O(server_expected)), and for a
+        recorded host. Where the name of a process on a GPU does not say what it runs (C(python3)), it is looked at if
+        C(/proc) or a unit says that it is one. Where nothing holds a GPU, nothing more is run.
     type: str
     choices: [auto, 'true', 'false']
     default: auto

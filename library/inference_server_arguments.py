@@ -15,10 +15,9 @@ description:
     user.
 options:
   engine:
-    description: The engine.
+    description: The engine, one of those in C(module_utils/gpu_server/engines/).
     type: str
     required: true
-    choices: [sglang, vllm, transformers]
   command:
     description: The command that starts it, without arguments.
     type: list
@@ -60,6 +59,12 @@ problems:
   returned: always
   type: list
   elements: dict
+shortened:
+  description:
+    - The arguments whose name is the beginning of one that the engine has, which it takes for that one, and the full
+      name, such as C({--tp: --tp-size}).
+  returned: always
+  type: dict
 options:
   description: How many options the engine has.
   returned: always
@@ -92,8 +97,8 @@ def main() -> None:
     environment = {str(name): str(value) for name, value in params["environment"].items()}
     evidence = LiveEvidence()
     settings = ["%s=%s" % item for item in environment.items()]
-    # vLLM shows its options only when asked for all of them.
-    question = ["--help=all"] if params["engine"] == "vllm" else ["--help"]
+    engine = engines.ENGINES[params["engine"]]
+    question = list(engine.help)
     outcome = evidence.run(["env", *settings, *params["command"], *question], params["timeout"])
     text = outcome.text + "\n" + outcome.error_text
     options = arguments.options_of(text)
@@ -104,9 +109,10 @@ def main() -> None:
         module.fail_json(
             msg="%s does not show its options (%s). Is the engine installed in that environment?" % (asked, why)
         )
-    found = arguments.problems(params["arguments"], options, engines.ENGINES[params["engine"]])
+    found = arguments.problems(params["arguments"], options, engine)
+    shortened = arguments.shortened(params["arguments"], options, engine)
     kind = model_type.read(evidence, params["model"] or "", params["command"], environment)
-    result = {"changed": False, "problems": found, "options": len(options), "model_type": kind}
+    result = {"changed": False, "problems": found, "shortened": shortened, "options": len(options), "model_type": kind}
     wrong = []
     if found:
         wrong.append(

@@ -7,7 +7,7 @@ DOCUMENTATION = r"""
 module: inference_server_facts
 short_description: Say whether an inference server serves, starts, is stuck or has failed, on which settings, and why
 description:
-  - Finds the server of a host (SGLang, vLLM, C(transformers serve)) by its processes or its unit, and reads its live
+  - Finds the server of a host (of an engine in C(module_utils/gpu_server/engines/)) by its processes or its unit, and reads its live
     arguments and environment, its ranks and their GPUs, its log since the last start, its HTTP API, and what is
     installed beside its Python.
   - Needs nothing but Python 3.9 on the host. Never fails because something is absent or unreadable; what could not be
@@ -56,6 +56,11 @@ options:
       - Leave out what does not change during a start, for a look every few seconds.
     type: bool
     default: false
+  only_if_found:
+    description:
+      - Gather nothing (V(null)) where neither a process nor a unit says that a server is there.
+    type: bool
+    default: false
 extends_documentation_fragment:
   - gpu_host
   - gpu_host.bundle
@@ -98,6 +103,7 @@ ARGUMENT_SPEC = {
     "expected": {"type": "dict", "default": {}},
     "patience_scale": {"type": "float", "default": 1.0},
     "light": {"type": "bool", "default": False},
+    "only_if_found": {"type": "bool", "default": False},
     **fact_module.ARGUMENTS,
 }
 

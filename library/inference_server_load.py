@@ -32,8 +32,8 @@ options:
         host or in O(generator_python), else V(builtin); the report says which one it was, and why not another. A
         baseline of another one is not compared.
       - Every option is looked up in the generator's own C(--help) first.
+      - An engine's own generator has the name of the engine (C(module_utils/gpu_server/engines/)).
     type: str
-    choices: [auto, sglang, vllm, guidellm, builtin]
     default: auto
   generator_python:
     description:

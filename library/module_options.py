@@ -20,10 +20,11 @@ options:
     type: path
     default: /etc/modprobe.d/gpu-host-nvidia.conf
   server_units:
-    description: Name patterns of the services that serve models.
+    description:
+      - Name patterns of the services that serve models. Without it, those of the role inference_server and of the
+        engines in C(module_utils/gpu_server/engines/).
     type: list
     elements: str
-    default: []
 attributes:
   check_mode:
     support: full
@@ -73,6 +74,7 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.gpu_host.evidence.errors import Errors
 from ansible.module_utils.gpu_host.evidence.live import LiveEvidence
 from ansible.module_utils.gpu_provision import gpu_users, module_options
+from ansible.module_utils.gpu_server.engines import UNIT_NAMES
 
 
 def main() -> None:
@@ -80,11 +82,11 @@ def main() -> None:
         argument_spec={
             "options": {"type": "dict", "required": True},
             "path": {"type": "path", "default": "/etc/modprobe.d/gpu-host-nvidia.conf"},
-            "server_units": {"type": "list", "elements": "str", "default": []},
+            "server_units": {"type": "list", "elements": "str"},
         },
         supports_check_mode=True,
     )
-    wanted, path = module.params["options"], module.params["path"]
+    wanted, path, patterns = module.params["options"], module.params["path"], module.params["server_units"]
     evidence, errors = LiveEvidence(), Errors("modules")
     bad = [name for name, options in wanted.items() if not isinstance(options, dict)]
     if bad:
@@ -125,7 +127,7 @@ def main() -> None:
             sorted({row["module"] for row in waiting}),
             [name for name in module_options.UNLOAD_ORDER if os.path.isdir("/sys/module/" + name)],
         ),
-        "in_use": gpu_users.look(evidence, module.params["server_units"]),
+        "in_use": gpu_users.look(evidence, UNIT_NAMES if patterns is None else patterns),
         "initramfs": next(
             (
                 tool

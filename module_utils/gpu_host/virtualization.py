@@ -14,6 +14,15 @@ from .evidence.errors import Errors
 from .evidence.interface import ABSENT, Evidence, Outcome
 from .pcie import pci_devices, pci_names
 
+# Where a system can run, for a person. What the checks ask beyond the word is `host_facts`: whether the kernel, the
+# driver's module and the PCI bus are those of another machine.
+PLACEMENTS = {
+    "bare_metal": "bare metal",
+    "kvm": "KVM guest",
+    "vm": "virtual machine of another hypervisor than KVM",
+    "lxc": "LXC container",
+    "container": "container",
+}
 COMMANDS = [(["systemd-detect-virt", "--vm"], 10.0), (["systemd-detect-virt", "--container"], 10.0), (["lscpu"], 10.0)]
 DMI = "/sys/class/dmi/id"
 DMI_NAMES = (
@@ -58,7 +67,7 @@ NAMED_CPU = re.compile(
 def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
     """The facts:
 
-    - ``placement``: bare_metal | kvm | vm (a virtual machine of another hypervisor) | lxc | container | None
+    - ``placement``: one of PLACEMENTS, or None
     - ``container``: lxc, docker, podman, kubernetes, systemd-nspawn, … or "" (in none); ``vm``: True | False | None,
       also from inside a container; ``hypervisor``: kvm, qemu, amazon, google, firecracker, cloud_hypervisor, vmware,
       microsoft, … or "" (none); None: unknown

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from fnmatch import fnmatch
 from typing import Any
 
@@ -33,7 +34,7 @@ UNITS_COMMAND = [
 ]
 
 
-def look(evidence: Evidence, patterns: list[str]) -> dict[str, Any]:
+def look(evidence: Evidence, patterns: Sequence[str]) -> dict[str, Any]:
     """What `processes` finds, the `units` that serve, and `text`: one line for a person, empty when the GPUs are free."""
     found = processes()
     found["units"] = serving_units(evidence, patterns) if patterns else []
@@ -101,7 +102,7 @@ def _unit(cgroup: str) -> tuple[str, str]:
     return unit, container
 
 
-def serving_units(evidence: Evidence, patterns: list[str]) -> list[str]:
+def serving_units(evidence: Evidence, patterns: Sequence[str]) -> list[str]:
     """Active or starting services whose name matches one of the shell `patterns`; empty without systemd."""
     outcome = evidence.run(UNITS_COMMAND, 15)
     names = [line.split()[0] for line in outcome.text.splitlines() if line.split()]

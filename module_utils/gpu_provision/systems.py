@@ -7,6 +7,9 @@ import platform
 import re
 from typing import Any
 
+# What os-release calls the systems that have RHEL's packages under RHEL's versions.
+RHEL_REBUILDS = ("rhel", "rocky", "almalinux", "centos", "ol")
+
 
 class PlanError(Exception):
     """Why nothing can be done; the message says what to do instead."""
@@ -25,7 +28,7 @@ def system(root: str = "/", packages: dict[str, dict[str, Any]] | None = None) -
         except OSError:
             continue
     distribution, version = values.get("ID", "unknown"), values.get("VERSION_ID", "")
-    if distribution in ("rhel", "rocky", "almalinux", "centos", "ol"):
+    if distribution in RHEL_REBUILDS:
         distribution, version = "rhel", version.partition(".")[0]
     key, label = distribution + version.replace(".", ""), values.get("PRETTY_NAME") or "an unknown system"
     manager = (packages or {}).get("pve-manager")

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..gpu_host.virtualization import PLACEMENTS
 from . import matrix, words
 
 UNKNOWN = "unknown"
-PLACEMENTS = {"bare_metal": "bare metal", "kvm": "KVM guest", "lxc": "LXC container", "container": "container"}
 _WAYS = {
     "bandwidth_gb_s": {
         "copy_alone": "copy engine, one way, alone",

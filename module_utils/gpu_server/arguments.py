@@ -7,7 +7,7 @@ import difflib
 import re
 from typing import Any
 
-from .engines import VLLM, Engine
+from .engines import Engine
 
 _OPTION_LINE = re.compile(r"^[ \t│|*]{1,8}(-{1,2}[A-Za-z0-9][^\n]*)$", re.MULTILINE)
 _OPTION = re.compile(r"(?<![\w-])(--[A-Za-z0-9][\w.-]*)")
@@ -29,30 +29,25 @@ def options_of(text: str) -> dict[str, list[str] | None]:
 
 
 def problems(arguments: dict[str, Any], options: dict[str, list[str] | None], engine: Engine) -> list[dict[str, Any]]:
-    """``[{argument, problem, successor}]`` of `arguments` (names without dashes); empty where the engine knows all of
+    """``[{argument, problem, successor}]`` of `arguments` (names without dashes); empty where the engine takes all of
     them."""
     found = []
-    for name, value in arguments.items():
-        flag = "--" + str(name).lstrip("-")
-        flag = flag.replace("_", "-") if engine is VLLM else flag  # its parser takes either
-        if value is None or value is False:
-            continue
-        known = _known(flag, options)
-        if known is None:
-            successor = _successor(flag, options, engine)
-            found.append(
-                {"argument": flag, "problem": "unknown to the installed %s" % engine.name, "successor": successor}
-            )
-        elif known != flag:
+    for flag, value in _given(arguments, engine):
+        meant = _meant(flag, options, engine)
+        if not meant:
             found.append(
                 {
                     "argument": flag,
-                    "problem": "a shortened name, which argparse takes for %s; write it in full" % known,
-                    "successor": known,
+                    "problem": "unknown to the installed %s" % engine.name,
+                    "successor": _successor(flag, options, engine),
                 }
             )
+        elif len(meant) > 1:
+            several = "the beginning of several names (%s), so the engine refuses it" % ", ".join(meant)
+            found.append({"argument": flag, "problem": several, "successor": None})
         else:
-            choices = options[flag]
+            # Of --name.member the choices are the member's, which --help does not list.
+            choices = options[meant[0]] if meant[0].startswith(flag) else None
             wrong = [
                 str(one)
                 for one in (value if isinstance(value, list) else [value])
@@ -64,12 +59,45 @@ def problems(arguments: dict[str, Any], options: dict[str, list[str] | None], en
     return found
 
 
-def _known(flag: str, options: dict[str, list[str] | None]) -> str | None:
-    """The option that argparse would take `flag` for: itself, or the only one that begins with it."""
+def shortened(arguments: dict[str, Any], options: dict[str, list[str] | None], engine: Engine) -> dict[str, str]:
+    """``{"--tp": "--tp-size"}``: the arguments whose name is the beginning of one that the engine has."""
+    found = {}
+    for flag, _value in _given(arguments, engine):
+        meant = _meant(flag, options, engine)
+        if len(meant) == 1 and meant[0] != flag and meant[0].startswith(flag):
+            found[flag] = meant[0]
+    return found
+
+
+def _given(arguments: dict[str, Any], engine: Engine) -> list[tuple[str, Any]]:
+    """The flags that will stand on the command line, as the engine's parser reads them, and their values."""
+    found = []
+    for name, value in arguments.items():
+        if value is None or value is False:
+            continue
+        flag = "--" + str(name).lstrip("-")
+        if engine.underscores:  # in the name; a member after a dot keeps its spelling
+            own, dot, member = flag.partition(".")
+            flag = own.replace("_", "-") + dot + member
+        found.append((flag, value))
+    return found
+
+
+def _meant(flag: str, options: dict[str, list[str] | None], engine: Engine) -> list[str]:
+    """The options that the engine's parser may take `flag` for; it takes it where there is exactly one.
+
+    argparse takes a name that stands in its list, else the beginning of exactly one name. Two names of one option are
+    two to it (_get_option_tuples, the same in Python 3.9 to 3.14).
+    """
     if flag in options:
-        return flag
-    longer = [name for name in options if name.startswith(flag)]
-    return longer[0] if len(longer) == 1 else None
+        return [flag]
+    if engine.dotted and "." in flag:
+        flag = flag.partition(".")[0]
+        if flag in options:
+            return [flag]
+    if not engine.abbreviates or len(flag) < 3:
+        return []
+    return [name for name in options if name.startswith(flag)]
 
 
 def _successor(flag: str, options: dict[str, list[str] | None], engine: Engine) -> str | None:
@@ -77,6 +105,9 @@ def _successor(flag: str, options: dict[str, list[str] | None], engine: Engine) 
     new = engine.renamed.get(flag)
     if new is not None and (not new.startswith("--") or all(part.partition("=")[0] in options for part in new.split())):
         return new or None
+    begun = [name for name in options if name.startswith(flag)]
+    if len(begun) == 1 and len(flag) > 3:  # the engine takes no shortened name, or this would be its full one
+        return begun[0]
     near = difflib.get_close_matches(flag, list(options), n=1, cutoff=0.75)
     return near[0] if near else None
 

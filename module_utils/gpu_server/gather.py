@@ -12,6 +12,7 @@ from ..gpu_host.evidence.errors import Errors
 from ..gpu_host.evidence.interface import NOT_CAPTURED, Evidence
 from . import api, engines, gpu_load, installed, nccl, ports, processes, settings, stall, units
 from .engines import Engine
+from .engines.engine import IMPORTS
 from .log import log_reader, log_source
 
 ZONE_COMMAND = ("date", "+%z")
@@ -24,7 +25,8 @@ COMMANDS = (
 
 
 def gather(evidence: Evidence, params: dict[str, Any], errors: Errors) -> dict[str, Any] | None:
-    """Facts of the inference server; None where a bundle holds nothing of one.
+    """Facts of the inference server; None where a bundle holds nothing of one, and with `only_if_found` where neither a
+    process nor a unit says that there is one.
 
     `state`: absent, stopped, failed, starting, stalled, ready, unhealthy; `why`: the sentence for it. `engine`,
     `engines_found`. `unit` (units.py). `process`: `{pid, command, arguments, settings, started_at, age_s, user_id,
@@ -43,6 +45,9 @@ def gather(evidence: Evidence, params: dict[str, Any], errors: Errors) -> dict[s
         evidence.abandon()
         return None
     facts = _process_facts(evidence, params, table or {}, errors)
+    if params.get("only_if_found") and not (facts["process"] or facts["silent"] or facts["unit"]):
+        evidence.abandon()
+        return None
     engine = engines.ENGINES.get(facts["engine"] or "")
     below, silent = facts.pop("pids"), facts.pop("silent")
     facts["gpu"] = gpu_load.read(evidence, errors, {facts["process"]["pid"], *below} if facts["process"] else set())
@@ -51,6 +56,7 @@ def gather(evidence: Evidence, params: dict[str, Any], errors: Errors) -> dict[s
     engine = engine or engines.ENGINES.get(facts["log"]["engine"] or "")
     facts["engine"] = engine.name if engine else None
     _read_api(evidence, params, facts, engine, errors)
+    _name_first_phase(facts)
     _judge_busy(facts)
     _state(facts, float(params.get("patience_scale") or 1.0))
     if silent:  # "absent" would be a guess
@@ -97,7 +103,7 @@ def _process_facts(
         ]
     else:
         top, words, engine = chosen
-        live = engines.flags(words)
+        live = engines.settings_of(engine, words)
         below = processes.descendants(top.pid, table)
         facts["pids"] = {process.pid for process in below}
         facts["engine"] = engine.name
@@ -139,7 +145,9 @@ def _choose(
     if params.get("unit"):
         return next((one for one in found if processes.unit(evidence, one[0].pid) == _service(params["unit"])), None)
     if params.get("port"):
-        return next((one for one in found if _port_of(one[2], engines.flags(one[1])) == params["port"]), None)
+        return next(
+            (one for one in found if _port_of(one[2], engines.settings_of(one[2], one[1])) == params["port"]), None
+        )
     return found[0] if found else None
 
 
@@ -238,6 +246,16 @@ def _read_api(
         facts["exposed"] = (
             facts["port"]["beyond_this_host"] and not facts["key_set"] and (answered or environment is not None)
         )
+
+
+def _name_first_phase(facts: dict[str, Any]) -> None:
+    """A process whose log is whole, names no phase yet and shows no work, and whose port does not answer, is in what
+    comes before the first phase: an engine imports for up to some minutes, and says at most a warning meanwhile."""
+    log = facts["log"]
+    worked = log["decode"] or log["requests"]["ok"] or log["requests"]["failed"] or log["ready"]
+    answers = facts["api"]["reachable"]
+    if facts["process"] and log["available"] and not log["gap"] and log["phase"] is None and not worked and not answers:
+        log["phase"] = IMPORTS
 
 
 def _judge_busy(facts: dict[str, Any]) -> None:
@@ -377,7 +395,8 @@ def _host_side(evidence: Evidence, params: dict[str, Any], facts: dict[str, Any]
     if params.get("light") or not process:
         facts["nccl"] = nccl.read(evidence, None, None, None, 1)
         return
-    facts["differences"] = settings.differences(params.get("expected") or {}, process["settings"], environment)
+    engine = engines.ENGINES.get(facts["engine"] or "")
+    facts["differences"] = settings.differences(params.get("expected") or {}, process["settings"], environment, engine)
     facts["packages"] = installed.packages(evidence, process["arguments"], environment)
     facts["p2p_caches"] = installed.p2p_caches(evidence, home)
     facts["p2p_cache_denies"] = [posixpath.basename(one["path"]) for one in facts["p2p_caches"] if one["denied_pairs"]]

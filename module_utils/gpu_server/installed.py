@@ -9,14 +9,20 @@ import re
 from typing import Any
 
 from ..gpu_host.evidence.interface import Evidence
+from . import launch
+from .engines import ENGINES
 
+# What engines are built on; each names its own packages.
+_LIBRARIES = (
+    "torch", "triton", "transformers", "tokenizers", r"flashinfer[-_](?:python|cubin)", r"nvidia[-_]nccl[-_]cu\d+", r"flash[-_]attn",
+    r"deep[-_]gemm", r"nvidia[-_]cuda[-_]runtime(?:[-_]cu\d+)?", "cutlass",
+)  # fmt: skip
 WANTED = re.compile(
-    r"^(sglang|sgl[-_]kernel|vllm|torch|triton|transformers|tokenizers|flashinfer[-_](?:python|cubin)|nvidia[-_]nccl[-_]cu\d+|flash[-_]attn|deep[-_]gemm"
-    r"|nvidia[-_]cuda[-_]runtime(?:[-_]cu\d+)?|cutlass)$"
+    r"^(?:%s)$" % "|".join((*_LIBRARIES, *(name for engine in ENGINES.values() for name in engine.packages)))
 )
 _DISTRIBUTION = re.compile(r"^(?P<name>.+?)-(?P<version>[^-]+)\.dist-info$")
 LOCKS_SECONDS = 15.0
-P2P_CACHES = ("/.cache/sglang", "/.cache/vllm")
+P2P_CACHES = tuple("/" + engine.p2p_cache for engine in ENGINES.values() if engine.p2p_cache)
 _P2P_CACHE = re.compile(r"gpu_p2p_access_cache_for_.*\.json$")
 
 
@@ -35,9 +41,12 @@ def packages(evidence: Evidence, words: list[str], environment: dict[str, str] |
 
 
 def directories(evidence: Evidence, words: list[str], environment: dict[str, str]) -> list[str]:
-    """Where the Python that `words` start finds its packages."""
+    """Where the Python that `words` start finds its packages; `words` may begin with `env NAME=VALUE` and the like."""
+    words, environment = launch.unwrap(words, environment)
     found = [path for path in environment.get("PYTHONPATH", "").split(":") if path.startswith("/")]
     program = next((word for word in words[:2] if word.startswith("/") and "/bin/" in word), "")
+    if words and not program and "/" not in words[0]:
+        program = _on_path(evidence, words[0], environment.get("PATH", ""))
     homes = [posixpath.dirname(posixpath.dirname(program))] if program else []
     homes += [environment["VIRTUAL_ENV"]] if "VIRTUAL_ENV" in environment else []
     homes += [] if homes else ["/usr/local", "/usr"]
@@ -46,6 +55,15 @@ def directories(evidence: Evidence, words: list[str], environment: dict[str, str
             if re.fullmatch(r"python3\.\d+", name):
                 found += ["%s/lib/%s/%s" % (home, name, leaf) for leaf in ("site-packages", "dist-packages")]
     return found
+
+
+def _on_path(evidence: Evidence, name: str, path: str) -> str:
+    """Where a program without a directory is; "" where PATH does not say. A link is not resolved: it is what makes a
+    virtual environment."""
+    for directory in path.split(":"):
+        if directory.endswith("/bin") and name in evidence.list(directory).entries:
+            return directory + "/" + name
+    return ""
 
 
 def locks_command(home: str) -> tuple[str, ...]:

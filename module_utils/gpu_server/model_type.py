@@ -8,18 +8,21 @@ import re
 from typing import Any
 
 from ..gpu_host.evidence.interface import Evidence
-from . import installed
+from . import installed, launch
+from .engines import ENGINES
 
 _PLACES = (
-    "transformers/models/auto/configuration_auto.py", "transformers/models/auto/auto_mappings.py", "sglang/srt/utils/hf_transformers_utils.py",
-    "sglang/srt/utils/hf_transformers/config.py", "vllm/transformers_utils/config.py",
-)  # fmt: skip
+    "transformers/models/auto/configuration_auto.py",
+    "transformers/models/auto/auto_mappings.py",
+    *(place for engine in ENGINES.values() for place in engine.model_type_files),
+)
 
 
 def read(evidence: Evidence, model: str, words: list[str], environment: dict[str, str]) -> dict[str, Any]:
     """``{model_type, known, transformers, config}``; `model_type` None where the model's config.json is not on this
     host (yet)."""
     result: dict[str, Any] = {"model_type": None, "known": None, "transformers": None, "config": None}
+    words, environment = launch.unwrap(words, environment)
     result["transformers"] = (installed.packages(evidence, words, environment) or {}).get("transformers")
     for path in _configs(evidence, model, environment):
         reading = evidence.read(path, 4 << 20)

@@ -11,37 +11,11 @@ from ..gpu_host.evidence.errors import Errors
 from ..gpu_host.evidence.interface import DENIED, TIMEOUT, Evidence
 from . import engines
 from .engines import Engine
+from .launch import WRAPPERS
 
 TICKS_A_SECOND = 100  # USER_HZ, the unit of /proc/PID/stat; 100 wherever NVIDIA's driver runs
 COMPILERS = frozenset(
     {"nvcc", "cicc", "ptxas", "fatbinary", "cudafe++", "ninja", "cc1plus", "nvlink", "c++", "g++", "ptxas_cl"}
-)
-_INTERPRETERS = re.compile(
-    r"^(?:python|pypy|sglang|vllm|VLLM|Vllm|transformers|pt_main|uvicorn|ray)"
-)  # whose command lines are read
-_WRAPPERS = frozenset(
-    [
-        "sh",
-        "bash",
-        "dash",
-        "zsh",
-        "timeout",
-        "nohup",
-        "sudo",
-        "su",
-        "setsid",
-        "numactl",
-        "env",
-        "nice",
-        "taskset",
-        "systemd-run",
-        "tmux",
-        "screen",
-        "ssh",
-        "grep",
-        "docker",
-        "podman",
-    ]
 )
 
 
@@ -113,12 +87,12 @@ def servers(
     and do not say."""
     found, silent = {}, []
     for process in processes.values():
-        if _INTERPRETERS.match(process.name) and process.state != "Z":
+        if engines.may_run_engine(process.name) and process.state != "Z":
             words = arguments(evidence, process.pid, errors)
             if words is None:
                 silent.append(process)
                 continue
-            engine = engines.of_command(words)
+            engine = engines.recognise_command(words)
             if engine and not _starts_another(words):
                 found[process.pid] = (process, words, engine)
     tops = [entry for entry in found.values() if not any(pid in found for pid in _ancestors(entry[0], processes))]
@@ -128,7 +102,7 @@ def servers(
 def _starts_another(words: list[str]) -> bool:
     """A shell, timeout, numactl or the like whose words hold the command of the engine."""
     program = words[0].rpartition("/")[2] if words else ""
-    return program in _WRAPPERS
+    return program in WRAPPERS
 
 
 def _ancestors(process: Process, processes: dict[int, Process]) -> list[int]:

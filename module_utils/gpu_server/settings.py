@@ -6,18 +6,11 @@ from __future__ import annotations
 from typing import Any
 
 from ..gpu_host.evidence import secrets
-
-# Names of one setting; argparse takes any of them.
-ALIASES = (
-    frozenset({"tp", "tp-size", "tensor-parallel-size"}),
-    frozenset({"dp", "dp-size", "data-parallel-size"}),
-    frozenset({"model", "model-path"}),
-    frozenset({"context-length", "max-model-len"}),
-)
+from .engines import Engine, full_name, names_of_setting
 
 
 def differences(
-    expected: dict[str, Any], live: dict[str, Any], environment: dict[str, str] | None
+    expected: dict[str, Any], live: dict[str, Any], environment: dict[str, str] | None, engine: Engine | None = None
 ) -> list[dict[str, Any]] | None:
     """``[{name, expected, live}]`` of `expected.arguments` and `expected.environment`; `live` None where the process
     has no such setting.
@@ -30,7 +23,8 @@ def differences(
         flag = str(name).lstrip("-").replace("_", "-")
         if secrets.is_secret_name(flag.encode()):
             continue
-        have = next((live[one] for one in _names(flag) if one in live), None)
+        names = names_of_setting(full_name(engine, flag) if engine else flag)
+        have = next((live[one] for one in names if one in live), None)
         want = _words(value)
         if want != _words(have):
             found.append({"name": "--" + flag, "expected": _shown(want), "live": _shown(_words(have))})
@@ -46,10 +40,6 @@ def differences(
         if (environment or {}).get(name) != value:
             found.append({"name": name, "expected": value, "live": (environment or {}).get(name)})
     return found
-
-
-def _names(flag: str) -> list[str]:
-    return [flag, *sorted(next((group for group in ALIASES if flag in group), frozenset()) - {flag})]
 
 
 def _words(value: Any) -> list[str] | None:

@@ -8,18 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-# How long a phase may show nothing new before it counts as stuck, in seconds.
-PATIENCE = {
-    "weights": 300.0,
-    "distributed": 180.0,
-    "autotune": 900.0,
-    "compile": 900.0,
-    "graphs": 600.0,
-    "kv_cache": 600.0,
-    "listening": 300.0,
-    "scheduler": 300.0,
-}
-PATIENCE_ELSE = 300.0
+from .engines import patience_of_phase
+
 GROWTH_MIB = 16  # memory that moves by less is noise
 SPIN_ADVICE = (
     "Prove peer-to-peer: stop the server, then ansible-playbook validate.yml --tags p2p. Look at the IOMMU "
@@ -30,7 +20,7 @@ SPIN_ADVICE = (
 
 
 def patience(phase: str | None, scale: float = 1.0) -> float:
-    return PATIENCE.get(phase or "", PATIENCE_ELSE) * scale
+    return patience_of_phase(phase) * scale
 
 
 def progress_between(before: dict[str, Any], after: dict[str, Any]) -> str | None:

@@ -7,12 +7,13 @@ from typing import Any
 
 from ..gpu_host.evidence.errors import Errors
 from ..gpu_host.evidence.interface import ABSENT, NOT_CAPTURED, Evidence
+from .engines import is_server_unit
 
 PROPERTIES = (
     "Id,LoadState,ActiveState,SubState,Result,ExecMainStatus,ExecMainCode,ExecMainPID,MainPID,NRestarts,InvocationID,ExecMainStartTimestampMonotonic,NeedDaemonReload,"
     "FragmentPath,DropInPaths,UnitFileState,StandardOutput,StandardError,ActiveEnterTimestamp,StateChangeTimestamp,User,LimitMEMLOCK,WorkingDirectory"
 )
-PATTERNS = ("sglang*.service", "vllm*.service", "inference-server*.service")
+# All services: which of them serve models, their names say, and an engine more asks the host nothing else.
 LIST_COMMAND = (
     "systemctl",
     "list-units",
@@ -22,8 +23,9 @@ LIST_COMMAND = (
     "--no-legend",
     "--no-pager",
     "--full",
-    *PATTERNS,
 )
+# What was asked up to 0.1.0, and stands in the bundles of that time.
+FORMER_LIST_COMMAND = (*LIST_COMMAND, "sglang*.service", "vllm*.service", "inference-server*.service")
 SECONDS = 15.0
 
 
@@ -34,8 +36,10 @@ def show_command(name: str) -> tuple[str, ...]:
 def find(evidence: Evidence) -> list[str]:
     """Units whose names say that they serve models, loaded on this host; empty without systemd."""
     outcome = evidence.run(LIST_COMMAND, SECONDS)
+    if outcome.status == NOT_CAPTURED:
+        outcome = evidence.run(FORMER_LIST_COMMAND, SECONDS)
     names = [line.replace("●", " ").split() for line in outcome.text.splitlines()]
-    return [words[0] for words in names if words and words[0].endswith(".service") and "not-found" not in words]
+    return [words[0] for words in names if words and is_server_unit(words[0]) and "not-found" not in words]
 
 
 def read(evidence: Evidence, name: str, errors: Errors) -> dict[str, Any] | None:

@@ -11,23 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from . import stall
+from .engines import describe_phase
 
 GRACE_SECONDS = 20.0  # a unit that was just started has no process yet
 MISSING_RANK_SECONDS = 15.0  # ranks start and end one after the other
-WORDS = {
-    "arguments": "reads its arguments",
-    "engine": "starts its workers",
-    "distributed": "connects its ranks",
-    "weights": "loads weights",
-    "compile": "compiles",
-    "kv_cache": "allocates the KV cache",
-    "autotune": "tunes kernels (FlashInfer)",
-    "graphs": "captures CUDA graphs",
-    "scheduler": "starts its scheduler",
-    "engine_ready": "starts its HTTP server",
-    "listening": "warms up",
-    "ready": "is ready",
-}
 
 
 @dataclass
@@ -122,7 +109,7 @@ class Watch:
 
     @staticmethod
     def _stalled(facts: dict[str, Any], why: dict[str, str], since: float, lead: str = "") -> Verdict:
-        doing = WORDS.get(facts["log"]["phase"] or "", "starts (no phase known)")
+        doing = describe_phase(facts["log"]["phase"]) or "starts (no phase known)"
         return Verdict(
             "stalled",
             "%sit %s, and nothing has moved for %s: %s" % (lead, doing, duration(since), why["what"]),
@@ -134,7 +121,7 @@ class Watch:
 def describe(facts: dict[str, Any]) -> str:
     """ "loads weights 41/83, 4 min left": what a start does now."""
     log = facts["log"]
-    text = WORDS.get(log["phase"] or "", "starts")
+    text = describe_phase(log["phase"]) or "starts"
     progress = log["progress"]
     if progress and progress["phase"] == log["phase"] and progress["done"] < progress["total"]:
         text += " %d/%d" % (progress["done"], progress["total"])

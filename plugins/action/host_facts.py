@@ -12,17 +12,18 @@ from typing import Any
 from ansible.plugins.loader import action_loader
 
 Facts: Any = action_loader.get("gpu_facts", class_only=True)  # which puts our module_utils in reach, too
-gathering = importlib.import_module("ansible.module_utils.gpu_report.gathering")
+wanted = importlib.import_module("ansible.module_utils.gpu_host.probe.wanted")
+detection = importlib.import_module("ansible.module_utils.gpu_server.detection")
 
-_WISHES = ("auto", "true", "false")
+_MODES = ("auto", "true", "false")
 _ARGUMENT_SPEC = {
     "gather_subset": {"type": "list", "elements": "str", "default": ["all"]},
     "bundle": {"type": "path"},
     "proxmox": {"type": "bool", "default": False},
-    "probe": {"type": "str", "choices": [*_WISHES, "force"], "default": "auto"},
+    "probe": {"type": "str", "choices": [*_MODES, "force"], "default": "auto"},
     "probe_python": {"type": "path"},
     "probe_environment": {"type": "dict", "default": {}},
-    "server": {"type": "str", "choices": list(_WISHES), "default": "auto"},
+    "server": {"type": "str", "choices": list(_MODES), "default": "auto"},
     "server_unit": {"type": "str"},
     "server_log": {"type": "path"},
     "server_api_key": {"type": "str", "no_log": True},
@@ -51,7 +52,7 @@ class ActionModule(Facts):  # type: ignore[misc]
         found: list[tuple[str, dict[str, Any]]] = []
         if args["proxmox"]:
             found.append(("proxmox_facts", {}))
-        if gathering.probes(gpu_host, args["probe"]):
+        if wanted.probes(gpu_host, args["probe"]):
             when_busy = "force" if args["probe"] == "force" else "skip"
             found.append(
                 (
@@ -59,9 +60,13 @@ class ActionModule(Facts):  # type: ignore[misc]
                     {"when_busy": when_busy, "python": args["probe_python"], "environment": args["probe_environment"]},
                 )
             )
-        if gathering.sees_server(gpu_host, args["server"]):
+        named = bool(args["server_unit"] or args["server_log"] or args["server_expected"])
+        seen = detection.sees_server(gpu_host, args["server"], named)
+        if seen != "no":
             names = ("unit", "log", "api_key", "generate", "expected")
-            found.append(("inference_server_facts", {name: args["server_" + name] for name in names}))
+            arguments = {name: args["server_" + name] for name in names}
+            arguments["only_if_found"] = True if seen == "if_found" else None
+            found.append(("inference_server_facts", arguments))
         return found
 
     def _add(

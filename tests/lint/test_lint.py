@@ -31,7 +31,7 @@ def test_mypy_of_what_runs_on_hosts() -> None:
 
 
 def test_mypy_of_what_runs_on_the_controller() -> None:
-    run("mypy", "plugins", "callback_plugins", "scripts", "benchmarks")
+    run("mypy", "plugins", "callback_plugins", "scripts", "benchmarks", "roles/inference_server/filter_plugins")
 
 
 def test_yamllint() -> None:

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 from ansible.errors import AnsibleActionFail
-from ansible.module_utils.gpu_report import gathering
+from ansible.module_utils.gpu_host.probe.wanted import probes
+from ansible.module_utils.gpu_server.detection import sees_server
 
 from .test_run_checks import ROOT, action, run
 
@@ -21,7 +22,7 @@ RECORDED = {"evidence": {"recorded": True, "probe_recorded": False}, "gpus": {"c
 
 
 @pytest.mark.parametrize(
-    ("facts", "wish", "probed"),
+    ("facts", "mode", "probed"),
     [
         (BUSY, "auto", True),
         ({"gpus": {"count": 0}}, "auto", False),
@@ -34,25 +35,54 @@ RECORDED = {"evidence": {"recorded": True, "probe_recorded": False}, "gpus": {"c
         (BUSY, "false", False),
     ],
 )
-def test_when_p2p_is_proven(facts: dict[str, Any], wish: str, probed: bool) -> None:
-    assert gathering.probes(facts, wish) is probed
+def test_when_p2p_is_proven(facts: dict[str, Any], mode: str, probed: bool) -> None:
+    assert probes(facts, mode) is probed
+
+
+def on_gpu(*processes: dict[str, Any], used: int | None = 4) -> dict[str, Any]:
+    """Facts of a host whose GPU is held by these processes, and of one more that is idle."""
+    idle = {"processes": [], "memory_used_mib": 4}
+    held = {"processes": list(processes), "memory_used_mib": used}
+    return {"gpus": {"count": 2, "devices": {"0000:01:00.0": idle, "0000:02:00.0": held}}}
+
+
+def process(name: str | None, kind: str = "C") -> dict[str, Any]:
+    return {"pid": 7, "type": kind, "name": name, "memory_mib": 4096}
 
 
 @pytest.mark.parametrize(
-    ("facts", "wish", "seen"),
+    ("facts", "seen"),
     [
-        (BUSY, "auto", True),
-        ({"gpus": {"devices": {"0000:01:00.0": {"processes": [{"name": "VLLM::Worker"}]}}}}, "auto", True),
-        ({"gpus": {"devices": {"0000:01:00.0": {"processes": [{"name": "/usr/bin/Xorg"}]}}}}, "auto", False),
-        ({"gpus": {"devices": {"0000:01:00.0": {"processes": None}}}}, "auto", False),
-        ({"gpus": None}, "auto", False),
-        (RECORDED, "auto", True),
-        ({"gpus": None}, "true", True),
-        (BUSY, "false", False),
+        (BUSY, "yes"),
+        (on_gpu(process("VLLM::Worker_TP0")), "yes"),
+        (on_gpu(process("VllmWorker-1")), "yes"),
+        (on_gpu(process("/opt/venv/bin/transformers")), "yes"),
+        (on_gpu(process("sglang::scheduler_TP0"), process("/usr/bin/Xorg", "G")), "yes"),
+        # Their names say nothing: /proc or a unit has to.
+        (on_gpu(process("python3")), "if_found"),
+        (on_gpu(process("/opt/venv/bin/python3.12")), "if_found"),
+        (on_gpu(process("/opt/sglang/bin/python3")), "if_found"),
+        (on_gpu(process("pt_main_thread")), "if_found"),
+        (on_gpu(process("ray::RayWorkerWrapper")), "if_found"),
+        (on_gpu(process(None)), "if_found"),
+        (on_gpu(process("[Not Found]")), "if_found"),
+        (on_gpu(used=90000), "if_found"),  # in a container: the memory is in use, and the process is hidden
+        # No process of an engine holds a GPU: nothing more is run.
+        (on_gpu(), "no"),
+        (on_gpu(used=None), "no"),
+        (on_gpu(process("/usr/bin/Xorg", "G")), "no"),
+        (on_gpu(process("/usr/bin/python3", "G")), "no"),  # a desktop's
+        (on_gpu(process("./nbody")), "no"),
+        ({"gpus": {"devices": {"0000:01:00.0": {"processes": None}}}}, "no"),
+        ({"gpus": None}, "no"),
+        (RECORDED, "yes"),
     ],
 )
-def test_when_the_server_is_looked_at(facts: dict[str, Any], wish: str, seen: bool) -> None:
-    assert gathering.sees_server(facts, wish) is seen
+def test_when_the_server_is_looked_at(facts: dict[str, Any], seen: str) -> None:
+    assert sees_server(facts, "auto") == seen
+    assert sees_server(facts, "auto", named=True) == "yes", "the inventory names one"
+    assert sees_server(facts, "true") == "yes"
+    assert sees_server(facts, "false") == "no"
 
 
 def gather(
@@ -104,6 +134,18 @@ def test_what_is_not_wanted_does_not_run(monkeypatch: pytest.MonkeyPatch) -> Non
     assert asked == {"gpu_facts": {"gather_subset": ["all"]}}
 
 
+def test_a_process_whose_name_says_nothing_is_looked_up_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = {**ALL, "gpu_facts": fact("gpu_host", on_gpu(process("python3")))}
+    _result, asked = gather(monkeypatch, answers, probe="false")
+    assert asked["inference_server_facts"] == {"generate": "idle", "expected": {}, "only_if_found": True}
+
+
+def test_a_host_whose_gpus_are_free_is_asked_nothing_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = {**ALL, "gpu_facts": fact("gpu_host", on_gpu())}
+    _result, asked = gather(monkeypatch, answers, probe="false")
+    assert list(asked) == ["gpu_facts"]
+
+
 @pytest.mark.parametrize("broken", ["gpu_facts", "p2p_facts", "inference_server_facts"])
 @pytest.mark.parametrize("fault", [{"failed": True, "msg": "it broke"}, {"unreachable": True, "msg": "gone"}])
 def test_the_first_failure_ends_it(monkeypatch: pytest.MonkeyPatch, broken: str, fault: dict[str, Any]) -> None:
@@ -113,7 +155,7 @@ def test_the_first_failure_ends_it(monkeypatch: pytest.MonkeyPatch, broken: str,
     assert ("gpu_host" in result["ansible_facts"]) == (broken != "gpu_facts"), "what was gathered before is kept"
 
 
-def test_a_misspelt_wish() -> None:
+def test_a_misspelt_mode() -> None:
     with pytest.raises(AnsibleActionFail, match="probe must be one of"):
         run("host_facts", {"probe": "yes please"}, {})
 

@@ -9,6 +9,7 @@ import pytest
 import yaml
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 from ansible.module_utils.gpu_checks import checks, engine, expressions
+from ansible.module_utils.gpu_host.virtualization import PLACEMENTS
 
 ROOT = Path(__file__).resolve().parents[2]
 OPTIONS = yaml.safe_load((ROOT / "roles/host_validation/meta/argument_specs.yml").read_text())["argument_specs"][
@@ -63,13 +64,18 @@ def test_every_default_and_option_agree() -> None:
     assert {name: value for name, value in defaults.items() if OPTIONS[name].get("default") != value} == {}
 
 
+def test_every_placement_can_be_expected() -> None:
+    spec = OPTIONS["gpu_host_expected"]["options"]["virtualization"]["options"]["placement"]
+    assert spec["choices"] == list(PLACEMENTS)
+
+
 @pytest.mark.parametrize(
     ("expected", "message"),
     [
         ({"gpus": {"cuont": 8}}, "gpu_host_expected.gpus.cuont"),
         ({"gpu": {"count": 8}}, "gpu_host_expected.gpu"),
         ({"gpus": {"count": "eight"}}, "count"),
-        ({"virtualization": {"placement": "vm"}}, "placement"),
+        ({"virtualization": {"placement": "metal"}}, "placement"),
     ],
 )
 def test_a_misspelt_expectation_is_refused(expected: dict[str, Any], message: str) -> None:

@@ -96,7 +96,7 @@ def test_a_run_in_which_nothing_went_well_has_no_rates(version: str) -> None:
 def test_without_details_the_generators_own_percentiles_are_taken() -> None:
     theirs = json.loads((FIXTURES / "vllm-0.33.0" / "result.json").read_text())
     text = json.dumps({name: value for name, value in theirs.items() if not isinstance(value, list)})
-    found = generators.result(generators.VLLM, text, JOB)
+    found = generators.result(generators.GENERATORS["vllm"], text, JOB)
     assert found["first_token_s"] == {
         "median": round(theirs["median_ttft_ms"] / 1000, 4),
         "p95": round(theirs["p95_ttft_ms"] / 1000, 4),
@@ -133,8 +133,8 @@ def test_each_choice_is_missed_where_the_help_lacks_it(name: str) -> None:
 
 def test_the_short_help_of_vllm_is_not_enough() -> None:
     text = (FIXTURES / "vllm-0.33.0" / "help.txt").read_text()
-    assert "it knows no --base-url" in generators.faults(generators.VLLM, text, JOB)
-    assert generators.VLLM.helps[0] == "--help=all"
+    assert "it knows no --base-url" in generators.faults(generators.GENERATORS["vllm"], text, JOB)
+    assert generators.GENERATORS["vllm"].helps[0] == "--help=all"
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -146,7 +146,7 @@ def test_the_command_line_is_the_one_that_really_ran(version: str) -> None:
 
 
 def test_an_option_that_is_not_there_is_left_out() -> None:
-    words = generators.command(generators.VLLM, ["vllm", "bench", "serve"], ["--tokenizer"], JOB)
+    words = generators.command(generators.GENERATORS["vllm"], ["vllm", "bench", "serve"], ["--tokenizer"], JOB)
     assert words[:3] == ["vllm", "bench", "serve"]
     assert "--save-detailed" not in words and words[words.index("--tokenizer") + 1] == "/models/tiny"
 

@@ -73,9 +73,11 @@ def test_what_an_earlier_start_left_in_an_engines_log_without_times_is_not_of_th
     mark = "[2026-11-29 19:00:%02d] systemd starts inference-server.service\n"
     broken = gzip.decompress((RECORDINGS / "transformers-5.24-broken.log.gz").read_bytes()).decode()
     served = gzip.decompress((RECORDINGS / "transformers-5.24-served.log.gz").read_bytes()).decode()
-    silent = log_reader.read(mark % 1 + served + mark % 30 + broken + mark % 50, NOW, 0, engines.TRANSFORMERS)
+    silent = log_reader.read(
+        mark % 1 + served + mark % 30 + broken + mark % 50, NOW, 0, engines.ENGINES["transformers"]
+    )
     assert (silent["ready"], silent["fatal"], silent["phase"], silent["lines"]) == (False, None, None, 1)
-    again = log_reader.read(mark % 1 + broken + mark % 30 + served, NOW, 0, engines.TRANSFORMERS)
+    again = log_reader.read(mark % 1 + broken + mark % 30 + served, NOW, 0, engines.ENGINES["transformers"])
     assert (again["ready"], again["fatal"]) == (True, None)
     assert [phase["name"] for phase in again["phases"]] == ["weights", "listening", "ready"]
 
@@ -200,5 +202,5 @@ def test_flags_of_a_command_line() -> None:
     ],
 )
 def test_engines_are_known_by_their_command(command: str, engine: str | None) -> None:
-    found = engines.of_command(command.split())
+    found = engines.recognise_command(command.split())
     assert (found.name if found else None) == engine

@@ -11,7 +11,7 @@ from ansible.module_utils.gpu_host.evidence.bundle import BundleEvidence
 from ansible.module_utils.gpu_host.evidence.errors import Errors
 from ansible.module_utils.gpu_host.evidence.live import LiveEvidence
 from ansible.module_utils.gpu_server import units
-from ansible.module_utils.gpu_server.engines import SGLANG
+from ansible.module_utils.gpu_server.engines import ENGINES
 from ansible.module_utils.gpu_server.log import log_reader, log_source
 
 START = (
@@ -28,7 +28,7 @@ NOW = 1775780000.0
 
 def read(path: Path) -> dict[str, Any]:
     errors = Errors("server")
-    found = log_source.read(LiveEvidence(), None, str(path), SGLANG, errors)
+    found = log_source.read(LiveEvidence(), None, str(path), ENGINES["sglang"], errors)
     return {**found, "errors": errors.entries}
 
 
@@ -89,7 +89,7 @@ def test_the_journal_is_asked_for_the_last_start_of_the_unit() -> None:
         {"run": list(log_source.journal_command("sglang.service", "ab12")), "status": "ok", "rc": 0, "stdout": text}
     ]
     errors = Errors("server")
-    found = log_source.read(BundleEvidence({}, records), unit(), None, SGLANG, errors)
+    found = log_source.read(BundleEvidence({}, records), unit(), None, ENGINES["sglang"], errors)
     log = log_reader.read(found["text"], NOW)
     assert (found["kind"], log["phase"], log["ready_at"], errors.entries) == ("journal", "ready", 1775773002.0, [])
 
@@ -106,7 +106,7 @@ def test_a_journal_that_may_not_be_read_is_said() -> None:
         }
     ]
     errors = Errors("server")
-    assert log_source.read(BundleEvidence({}, records), unit(), None, SGLANG, errors)["text"] is None
+    assert log_source.read(BundleEvidence({}, records), unit(), None, ENGINES["sglang"], errors)["text"] is None
     assert "insufficient permissions" in errors.entries[0]["problem"]
 
 

@@ -38,7 +38,7 @@ def answering(models: str, code: int = 200) -> dict[str, Any]:
         {"fetch": BASE + "/v1/models", "method": "GET", "status": "ok", "code": code, "text": models},
     ]
     errors = Errors("server")
-    found = api.read(BundleEvidence({}, records), BASE, engines.SGLANG, errors)
+    found = api.read(BundleEvidence({}, records), BASE, engines.ENGINES["sglang"], errors)
     return {**found, "errors": errors.entries}
 
 
@@ -83,7 +83,7 @@ def test_what_is_no_list_of_models_is_unknown_or_empty(text: str) -> None:
 def test_a_list_that_was_not_captured_or_wants_a_key_is_no_fault_of_it() -> None:
     errors = Errors("server")
     health = {"fetch": BASE + "/health", "method": "GET", "status": "ok", "code": 200, "text": ""}
-    found = api.read(BundleEvidence({}, [health]), BASE, engines.SGLANG, errors)
+    found = api.read(BundleEvidence({}, [health]), BASE, engines.ENGINES["sglang"], errors)
     assert (found["models"], found["models_problem"], errors.entries) == (None, None, [])
     assert (answering("{}", 401)["models_problem"], answering("{}", 403)["needs_key"]) == (None, True)
 
@@ -119,7 +119,12 @@ def test_metrics_are_summed_and_nan_is_no_number() -> None:
         'sglang:num_running_reqs{dp="0"} 3.0\nsglang:num_running_reqs{dp="1"} 4.0\nsglang:token_usage '
         "0.5\nsglang:gen_throughput NaN\n"
     )
-    assert api.metrics(text, engines.SGLANG) == {"running": 7.0, "queue": None, "usage": 0.5, "tokens_per_s": None}
+    assert api.metrics(text, engines.ENGINES["sglang"]) == {
+        "running": 7.0,
+        "queue": None,
+        "usage": 0.5,
+        "tokens_per_s": None,
+    }
 
 
 def stream(*scores: Any, text: str = " word") -> Fetched:
@@ -213,12 +218,14 @@ options:
         ({"nsa-decode-backend": "trtllm"}, "unknown", "--dsa-decode-backend"),
         ({"gone-flag": True}, "unknown", None),
         ({"dsa-decode-backend": "cutlass"}, "not one of its choices", None),
-        ({"mem-fraction": 0.9}, "shortened", "--mem-fraction-static"),
-        ({"trust-remote-cod": True}, "shortened", "--trust-remote-code"),
+        ({"t": 8}, "the beginning of several names (--tensor-parallel-size, --tp-size, --trust-remote-code)", None),
+        ({"mod": "x"}, "the beginning of several names (--model-path, --model)", None),  # two names of one option
+        ({"mem-fraction-static-x": 0.9}, "unknown", "--mem-fraction-static"),
+        ({"dsa": "cutlass"}, "not one of its choices", None),
     ],
 )
 def test_arguments_that_the_engine_does_not_take(given: dict[str, Any], problem: str, successor: str | None) -> None:
-    [fault] = arguments.problems(given, arguments.options_of(HELP), engines.SGLANG)
+    [fault] = arguments.problems(given, arguments.options_of(HELP), engines.ENGINES["sglang"])
     assert problem in fault["problem"]
     assert fault["successor"] == successor
 
@@ -232,13 +239,70 @@ def test_arguments_that_the_engine_takes() -> None:
         "trust-remote-code": True,
         "absent": False,
     }
-    assert arguments.problems(given, arguments.options_of(HELP), engines.SGLANG) == []
+    assert arguments.problems(given, arguments.options_of(HELP), engines.ENGINES["sglang"]) == []
+
+
+def test_shortened_names_are_what_argparse_takes_them_for() -> None:
+    options, engine = arguments.options_of(HELP), engines.ENGINES["sglang"]
+    given = {
+        "tp": 8,
+        "mem-fraction": 0.9,
+        "trust-remote-cod": True,
+        "dsa": "trtllm",
+        "model": "x",
+        "te": 4,
+        "off": False,
+    }
+    assert arguments.problems(given, options, engine) == []
+    assert arguments.shortened(given, options, engine) == {
+        "--tp": "--tp-size",
+        "--mem-fraction": "--mem-fraction-static",
+        "--trust-remote-cod": "--trust-remote-code",
+        "--dsa": "--dsa-decode-backend",
+        "--te": "--tensor-parallel-size",
+    }
+
+
+def test_click_takes_no_shortened_name() -> None:
+    options, engine = {"--attn-implementation": None, "--help": None}, engines.ENGINES["transformers"]
+    [fault] = arguments.problems({"attn-impl": "sdpa"}, options, engine)
+    assert "unknown" in fault["problem"] and fault["successor"] == "--attn-implementation"
+    assert arguments.shortened({"attn-impl": "sdpa"}, options, engine) == {}
+
+
+def test_a_member_of_a_json_argument_is_vllms() -> None:
+    options, given = {"--compilation-config": None}, {"compilation_config.max_capture": 8, "compilation-conf.mode": 3}
+    assert arguments.problems(given, options, engines.ENGINES["vllm"]) == []
+    assert len(arguments.problems(given, options, engines.ENGINES["sglang"])) == 2
+
+
+@pytest.mark.parametrize(
+    ("engine", "line", "names"),
+    [
+        ("sglang", "--tp 8 --model-p x --por 9000", {"tp": "8", "model-path": "x", "port": "9000"}),
+        ("sglang", "--tensor 8 --context 4096", {"tensor-parallel-size": "8", "context-length": "4096"}),
+        ("vllm", "--tensor-par 4 --max-model 100", {"tensor-parallel-size": "4", "max-model-len": "100"}),
+        ("vllm", "--tokenizer x --unheard-of 1", {"tokenizer": "x", "unheard-of": "1"}),
+        ("transformers", "--por 9000", {"por": "9000"}),  # click would have refused it
+    ],
+)
+def test_settings_stand_under_their_full_names(engine: str, line: str, names: dict[str, str]) -> None:
+    assert engines.settings_of(engines.ENGINES[engine], line.split()) == names
+
+
+def test_a_shortened_expectation_is_compared_by_its_full_name() -> None:
+    engine = engines.ENGINES["sglang"]
+    live = engines.settings_of(engine, ["--context", "4096", "--tp", "8"])
+    for expected in ({"context": 4096}, {"context-length": 4096}, {"max-model-len": 4096}, {"tensor-par": 8}):
+        assert settings.differences({"arguments": expected}, live, None, engine) == []
+    [found] = settings.differences({"arguments": {"conte": 8192}}, live, None, engine) or []
+    assert found == {"name": "--conte", "expected": "8192", "live": "4096"}
 
 
 def test_underscores_are_dashes_to_vllm_only() -> None:
     given = {"mem_fraction_static": 0.9}
-    assert arguments.problems(given, arguments.options_of(HELP), engines.VLLM) == []
-    [fault] = arguments.problems(given, arguments.options_of(HELP), engines.SGLANG)
+    assert arguments.problems(given, arguments.options_of(HELP), engines.ENGINES["vllm"]) == []
+    [fault] = arguments.problems(given, arguments.options_of(HELP), engines.ENGINES["sglang"])
     assert fault["successor"] == "--mem-fraction-static"
 
 
@@ -284,7 +348,7 @@ Options:
         "--compile": None, "--no-compile": None, "--reasoning": ["on", "off", "auto"], "--attn-implementation": None, "--help": None,
     }  # fmt: skip
     faults = arguments.problems(
-        {"reasoning": "maybe", "atn-implementation": "sdpa", "compile": True}, options, engines.TRANSFORMERS
+        {"reasoning": "maybe", "atn-implementation": "sdpa", "compile": True}, options, engines.ENGINES["transformers"]
     )
     assert arguments.describe(faults) == (
         "--reasoning: maybe is not one of its choices (on, off, auto)\n"

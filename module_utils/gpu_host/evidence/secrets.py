@@ -17,6 +17,7 @@ _ALLOWED_ENVIRONMENT = re.compile(
     rb"|HF_HOME|HF_HUB_\w*|HF_ENDPOINT|TRANSFORMERS_CACHE|TRANSFORMERS_OFFLINE|XDG_CACHE_HOME|HOME|PATH|LD_LIBRARY_PATH|LD_PRELOAD"
     rb"|MAX_JOBS|PYTHONUNBUFFERED|PYTHONPATH|VIRTUAL_ENV|RANK|WORLD_SIZE|LOCAL_RANK|MASTER_ADDR|MASTER_PORT|INVOCATION_ID|container"
 )
+_further_prefixes: set[bytes] = set()  # what allow_environment was given
 # Of the allowed ones, those that may hold a secret after all. Strict: a setting lost is better than a key shown.
 _SECRET_ENVIRONMENT = re.compile(rb"(?i)token|key|secret|passw|passphrase|credential|cookie|(?:^|_)auth")
 
@@ -96,9 +97,15 @@ def redact_environment(data: bytes) -> bytes:
     for item in data.split(b"\0"):
         name, _sep, value = item.partition(b"=")
         secret = _SECRET_ENVIRONMENT.search(name) and not _HARMLESS_NAME.search(name)
-        if _ALLOWED_ENVIRONMENT.fullmatch(name) and not secret:
+        allowed = _ALLOWED_ENVIRONMENT.fullmatch(name) or name.partition(b"_")[0] in _further_prefixes
+        if allowed and not secret:
             kept.append(name + b"=" + redact_text(value))
     return b"\0".join(kept)
+
+
+def allow_environment(prefixes: Sequence[str]) -> None:
+    """Let variables whose names begin with one of these and an underscore leave a host, unless they look secret."""
+    _further_prefixes.update(prefix.encode() for prefix in prefixes)
 
 
 def is_secret_name(name: bytes) -> bool:

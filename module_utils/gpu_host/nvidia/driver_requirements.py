@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..linux import versions
+from ..pcie.pci_names import FIRST_DRIVERS
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,8 @@ class Architecture:
     toolkit: str
 
 
-# PCI device ids, first and last of a range.
+# PCI device ids, first and last of a range. A product that came later than its architecture says so in
+# pcie/pci_names.py.
 _ARCHITECTURES = (
     (0x1340, 0x15EF, Architecture("maxwell", "346.16", "proprietary", "6.5")),
     (0x15F0, 0x15FF, Architecture("pascal", "375.20", "proprietary", "8.0")),
@@ -44,9 +46,6 @@ _ARCHITECTURES = (
     (0x2B00, 0x2FFF, Architecture("blackwell", "570.86.16", "open", "12.8")),
     (0x3180, 0x31FF, Architecture("blackwell", "575.51.03", "open", "12.9")),  # B300, GB300
 )
-# The first release whose README lists the product, where that is later than its architecture's.
-_PRODUCTS = {0x2BB1: "570.133.07", 0x2BB4: "570.133.07", 0x2BB5: "575.57.08"}
-
 # CUDA release -> first driver of it, oldest first. A release of the same major number runs on the first driver of that
 # major (minor version compatibility), without what it adds: code that it compiles to PTX does not load there.
 CUDA_DRIVERS = (
@@ -87,7 +86,7 @@ def architecture(device_id: int) -> Architecture | None:
 def minimum_driver(device_id: int) -> str | None:
     """The first driver release that lists this GPU."""
     found = architecture(device_id)
-    return _PRODUCTS.get(device_id) or (found.driver if found else None)
+    return FIRST_DRIVERS.get(device_id) or (found.driver if found else None)
 
 
 def cuda_of_driver(driver: str | None) -> str | None:

@@ -21,7 +21,9 @@ CLASS_WORDS = {
     "Bridge": CLASS_OTHER_BRIDGE,
 }
 
-NVIDIA_DEVICES = {
+# One row per product: its name and, where the first driver release whose README lists it is later than its
+# architecture's (nvidia/driver_requirements.py), that release. A GPU without a row is read all the same.
+_PRODUCTS: dict[str, str | tuple[str, str]] = {
     # Data centre
     "15f8": "Tesla P100 PCIe 16GB",
     "15f9": "Tesla P100 SXM2 16GB",
@@ -57,7 +59,7 @@ NVIDIA_DEVICES = {
     "27b8": "L4",
     "2901": "B200",
     "2941": "GB200",
-    "2bb5": "RTX PRO 6000 Blackwell Server Edition",
+    "2bb5": ("RTX PRO 6000 Blackwell Server Edition", "575.57.08"),
     "3182": "B300 SXM6 AC",
     "31c2": "GB300",
     # Workstation
@@ -69,9 +71,9 @@ NVIDIA_DEVICES = {
     "27b0": "RTX 4000 SFF Ada Generation",
     "27b1": "RTX 4500 Ada Generation",
     "27b2": "RTX 4000 Ada Generation",
-    "2bb1": "RTX PRO 6000 Blackwell Workstation Edition",
+    "2bb1": ("RTX PRO 6000 Blackwell Workstation Edition", "570.133.07"),
     "2bb3": "RTX PRO 5000 Blackwell",
-    "2bb4": "RTX PRO 6000 Blackwell Max-Q Workstation Edition",
+    "2bb4": ("RTX PRO 6000 Blackwell Max-Q Workstation Edition", "570.133.07"),
     "2c31": "RTX PRO 4500 Blackwell",
     "2c34": "RTX PRO 4000 Blackwell",
     # GeForce
@@ -96,6 +98,8 @@ NVIDIA_DEVICES = {
     "1af1": "NVSwitch (A100)",
     "22a3": "NVSwitch (H100)",
 }
+NVIDIA_DEVICES = {device: row if isinstance(row, str) else row[0] for device, row in _PRODUCTS.items()}
+FIRST_DRIVERS = {int(device, 16): row[1] for device, row in _PRODUCTS.items() if not isinstance(row, str)}
 # The host bridge at 00:00.0 of a virtual machine -> chipset; QEMU's hw/pci-host/.
 HOST_BRIDGE_CHIPSETS = {
     "8086:1237": "i440fx",  # 82441FX

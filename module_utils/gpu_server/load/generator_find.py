@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..engines import ENGINES
 from . import generators
 from .generators import BUILTIN, GENERATORS, GUIDELLM, Generator, Job
 
@@ -73,14 +74,14 @@ def find(wanted: str, named: str | None, server: Mapping[str, Any], job: Job, di
 def _order(wanted: str, engine: Any) -> list[Generator]:
     if wanted != "auto":
         return [GENERATORS[wanted]]
-    own = GENERATORS.get(str(engine))
-    return [own, GUIDELLM] if own else [GUIDELLM]
+    entry = ENGINES.get(str(engine))
+    return [entry.generator, GUIDELLM] if entry and entry.generator else [GUIDELLM]
 
 
 def _usable(generator: Generator, named: str | None, server: Mapping[str, Any], job: Job, directory: str) -> Found:
-    refused = generators.REFUSED_BY.get(str(server.get("engine")))
-    if refused:
-        raise NoGeneratorError(refused)
+    engine = ENGINES.get(str(server.get("engine")))
+    if engine and engine.refuses_load:
+        raise NoGeneratorError(engine.refuses_load)
     if generator.needs_tokenizer and not job.tokenizer:
         raise NoGeneratorError(
             "it needs the model's tokenizer, and the server's command line does not say where that is"

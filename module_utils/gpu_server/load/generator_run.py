@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, BinaryIO
 
-from . import benchmark, generators, request_load
+from . import benchmark, generators, request_load, result_files
 from .generator_find import as_user, environment, workplace
 from .generators import BUILTIN, GENERATORS, Job
 
@@ -82,7 +82,7 @@ def run(directory: str, order: Order) -> None:
     try:
         done = (_builtin if order.how["name"] == BUILTIN else _generator)(directory, order, sampler)
     except Exception as error:  # there is nobody to see a traceback
-        done = {"cell": generators.failed_cell(order.job, "%s: %s" % (type(error).__name__, error)), "command": []}
+        done = {"cell": result_files.failed_cell(order.job, "%s: %s" % (type(error).__name__, error)), "command": []}
     finally:
         sampler.stop()
     if not os.path.isdir(directory):
@@ -110,7 +110,7 @@ def _builtin(directory: str, order: Order, sampler: _Sampler) -> dict[str, Any]:
         watch.show(ours.done, job.requests, "")
         thread.join(LOOK_SECONDS)
     return {
-        "cell": cells[0] if cells else generators.failed_cell(job, "it was ended: nobody looked at it any more"),
+        "cell": cells[0] if cells else result_files.failed_cell(job, "it was ended: nobody looked at it any more"),
         "command": [],
     }
 
@@ -150,7 +150,7 @@ def _generator(directory: str, order: Order, sampler: _Sampler) -> dict[str, Any
                 error,
                 said,
             )
-    return {"cell": generators.failed_cell(job, problem), "command": words}
+    return {"cell": result_files.failed_cell(job, problem), "command": words}
 
 
 def _follow(

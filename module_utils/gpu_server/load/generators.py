@@ -9,95 +9,20 @@ from __future__ import annotations
 
 import difflib
 import json
-import math
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from .. import engines
 from ..arguments import options_of
-from .request_load import spread
+from ..engines import ENGINES
+from .generator import Generator, Job
+from .result_files import read_guidellm_result
 
 TAIL_LINES, TAIL_CHARACTERS, LINE_CHARACTERS = 6, 900, 300
 _BAR = re.compile(r"(\d+)/(\d+) \[")  # tqdm
 _BAR_LINE = re.compile(r"^.*?\d+/\d+ \[[^\]]*\]")
 _COUNTS = re.compile(r"successful=(\d+) errored=(\d+)")  # guidellm's own lines
-
-
-@dataclass(frozen=True)
-class Job:
-    """One load, and the server that gets it."""
-
-    base: str
-    model: str
-    concurrency: int
-    requests: int
-    prompt_tokens: int
-    output_tokens: int
-    time_limit: int
-    seed: int
-    result: str = "/result.json"  # the file that the generator shall write
-    tokenizer: str | None = None
-    trust_remote_code: bool = False
-
-
-Arguments = Callable[[Job], "list[tuple[str, str | None]]"]
-
-
-@dataclass(frozen=True)
-class Generator:
-    """`required` and `optional` give ``[(option, value)]``; an optional one that the installed version lacks is left
-    out."""
-
-    name: str
-    distribution: str
-    modules: tuple[tuple[str, ...], ...]  # ways to start it after `python -m`, the present one first
-    program: str | None  # its name on PATH, where it is one of its own
-    verb: tuple[str, ...]
-    key_variable: str
-    required: Arguments
-    optional: Arguments
-    choices: dict[str, str]  # option -> what its help must name
-    parse: Callable[[dict[str, Any], Job], dict[str, Any]]
-    needs_tokenizer: bool = False
-    helps: tuple[str, ...] = ("--help",)  # what prints every option, the present form first
-
-
-def _sglang_required(job: Job) -> list[tuple[str, str | None]]:
-    # "random" would fetch the ShareGPT data set; a range ratio of 1 is the exact length here, and anything down to one
-    # token at its default.
-    return [
-        ("--backend", "sglang-oai"), ("--base-url", job.base), ("--model", job.model), ("--dataset-name", "random-ids"),
-        ("--random-input-len", str(job.prompt_tokens)), ("--random-output-len", str(job.output_tokens)), ("--random-range-ratio", "1.0"),
-        ("--num-prompts", str(job.requests)), ("--max-concurrency", str(job.concurrency)), ("--seed", str(job.seed)), ("--output-file", job.result),
-    ]  # fmt: skip
-
-
-def _sglang_optional(job: Job) -> list[tuple[str, str | None]]:
-    found: list[tuple[str, str | None]] = [("--output-details", None)]
-    found += [("--tokenizer", job.tokenizer)] if job.tokenizer else []
-    return found
-
-
-def _vllm_required(job: Job) -> list[tuple[str, str | None]]:
-    # Not --random-range-ratio: the exact length is 1.0 up to 0.8 and 0.0 after it, and the default in both. Not
-    # --backend: up to 0.10 it is
-    # --endpoint-type, and the OpenAI API is the default of either.
-    directory, _slash, name = job.result.rpartition("/")
-    return [
-        ("--base-url", job.base), ("--model", job.model), ("--dataset-name", "random"), ("--random-input-len", str(job.prompt_tokens)),
-        ("--random-output-len", str(job.output_tokens)), ("--num-prompts", str(job.requests)), ("--max-concurrency", str(job.concurrency)),
-        ("--seed", str(job.seed)), ("--ignore-eos", None), ("--metric-percentiles", "95"), ("--save-result", None), ("--result-dir", directory),
-        ("--result-filename", name),
-    ]  # fmt: skip
-
-
-def _vllm_optional(job: Job) -> list[tuple[str, str | None]]:
-    found: list[tuple[str, str | None]] = [("--save-detailed", None), ("--temperature", "0"), ("--num-warmups", "1")]
-    found += [("--tokenizer", job.tokenizer)] if job.tokenizer else []
-    found += [("--trust-remote-code", None)] if job.trust_remote_code else []
-    return found
 
 
 def _guidellm_required(job: Job) -> list[tuple[str, str | None]]:
@@ -116,113 +41,6 @@ def _guidellm_optional(_job: Job) -> list[tuple[str, str | None]]:
     return [("--disable-console-interactive", None)]
 
 
-def _of_serving(found: dict[str, Any], job: Job) -> dict[str, Any]:
-    """SGLang's and vLLM's result, which have one ancestor: totals, times in milliseconds and, with details, lists over
-    the requests."""
-    completed = _count(found.get("completed"))
-    if completed is None or _number(found.get("duration")) is None:
-        raise ValueError("it holds no `completed` and `duration`")
-    lengths = _numbers(found.get("output_lens"))
-    went_well = [length > 0 for length in lengths]
-    # A request that failed stands in the lists too, as a nought.
-    firsts = [value for value, good in zip(_numbers(found.get("ttfts")), went_well) if good and value > 0]
-    gaps = [gap for one in _list(found.get("itls")) for gap in _numbers(one)]
-    per_token = _positive(found.get("median_tpot_ms"))
-    errors = [text for text in _list(found.get("errors")) if isinstance(text, str) and text.strip()]
-    return _cell(
-        job,
-        completed=completed,
-        seconds=found["duration"],
-        output=found.get("total_output_tokens"),
-        prompt=found.get("total_input_tokens"),
-        per_stream=1000.0 / per_token if per_token else None,
-        first=spread(firsts, 1.0) or _given(found, "ttft", 0.001),
-        gap=spread(gaps, 1000.0) or _given(found, "itl", 1.0),
-        errors=errors,
-    )
-
-
-def _given(found: dict[str, Any], name: str, factor: float) -> dict[str, float] | None:
-    """The generator's own median and 95th percentile, where it gave no details."""
-    median, high = _positive(found.get("median_%s_ms" % name)), _positive(found.get("p95_%s_ms" % name))
-    return {"median": round(median * factor, 4), "p95": round(high * factor, 4)} if median and high else None
-
-
-def _of_guidellm(found: dict[str, Any], job: Job) -> dict[str, Any]:
-    try:
-        one = found["benchmarks"][0]
-        metrics, requests = one["metrics"], one["requests"]
-        completed = _count(metrics["request_totals"]["successful"])
-        duration = _number(one["duration"])
-    except (KeyError, IndexError, TypeError) as error:
-        raise ValueError("it is not laid out as guidellm 0.8 writes it (%s)" % error) from error
-    if completed is None or duration is None:
-        raise ValueError("it holds no count of requests and no duration")
-
-    def good(name: str) -> dict[str, Any]:
-        value = metrics.get(name)
-        value = value.get("successful") if isinstance(value, dict) else None
-        return value if isinstance(value, dict) and value.get("count") else {}
-
-    def middle(name: str, factor: float) -> dict[str, float] | None:
-        value = good(name)
-        percentiles = value.get("percentiles")
-        median, high = (
-            _positive(value.get("median")),
-            _positive(percentiles.get("p95") if isinstance(percentiles, dict) else None),
-        )
-        return {"median": round(median * factor, 4), "p95": round(high * factor, 4)} if median and high else None
-
-    gap = middle("inter_token_latency_ms", 1.0)
-    failures = [
-        entry
-        for kind in ("errored", "incomplete")
-        for entry in (_list(requests.get(kind)) if isinstance(requests, dict) else ())
-    ]
-    infos = [entry["info"] for entry in failures if isinstance(entry, dict) and isinstance(entry.get("info"), dict)]
-    errors = [str(info.get("error") or info.get("status") or "") for info in infos]
-    return _cell(
-        job,
-        completed=completed,
-        seconds=duration,
-        output=good("output_token_count").get("total_sum"),
-        prompt=good("prompt_token_count").get("total_sum"),
-        per_stream=1000.0 / gap["median"] if gap else None,
-        first=middle("time_to_first_token_ms", 0.001),
-        gap=gap,
-        errors=errors,
-    )
-
-
-SGLANG = Generator(
-    name="sglang",
-    distribution="sglang",
-    modules=(
-        ("sglang.benchmark.serving",),
-        ("sglang.bench_serving",),
-    ),  # the second is the name up to 0.5.12, and deprecated after it
-    program=None,
-    verb=(),
-    key_variable="OPENAI_API_KEY",
-    required=_sglang_required,
-    optional=_sglang_optional,
-    choices={"--backend": "sglang-oai", "--dataset-name": "random-ids"},
-    parse=_of_serving,
-)
-VLLM = Generator(
-    name="vllm",
-    distribution="vllm",
-    modules=(("vllm.entrypoints.cli.main",),),
-    program=None,
-    verb=("bench", "serve"),
-    key_variable="OPENAI_API_KEY",
-    required=_vllm_required,
-    optional=_vllm_optional,
-    choices={"--dataset-name": "random"},
-    parse=_of_serving,
-    needs_tokenizer=True,
-    helps=("--help=all", "--help"),  # without "all" it names groups only; argparse, which 0.8 had, refuses the value
-)
 GUIDELLM = Generator(
     name="guidellm",
     distribution="guidellm",
@@ -236,10 +54,13 @@ GUIDELLM = Generator(
         "--backend": "openai_http", "--profile": "concurrent", "--constraint": "max_requests", "--tokenizer": "huggingface_auto",
         "--data": "synthetic_text", "--output": "json",
     },
-    parse=_of_guidellm,
+    parse=read_guidellm_result,
     needs_tokenizer=True,
 )  # fmt: skip
-GENERATORS = {generator.name: generator for generator in (SGLANG, VLLM, GUIDELLM)}
+GENERATORS = {
+    generator.name: generator
+    for generator in (*(engine.generator for engine in ENGINES.values() if engine.generator), GUIDELLM)
+}
 BUILTIN = "builtin"
 NAMES = ("auto", *GENERATORS, BUILTIN)
 USUAL = {"concurrency": 1, "requests": 8, "prompt_tokens": 512, "output_tokens": 256}  # of a load that does not say
@@ -259,11 +80,6 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     },
     "time_limit": {"type": "int", "default": 600},
 }
-
-
-# What every generator asks of a server, and this one refuses: `transformers serve` answers 422 to a request with
-# ignore_eos, of any value.
-REFUSED_BY = {"transformers": "transformers serve refuses its requests (the field ignore_eos)"}
 
 
 def faults(generator: Generator, text: str, job: Job) -> list[str]:
@@ -337,7 +153,8 @@ def tail(text: str) -> str:
 def tokenizer_of(engine: str | None, words: Sequence[str]) -> str | None:
     """The tokenizer, or else the model, of a server's command line: a path or a name on the hub; None where the command
     does not say."""
-    settings = engines.flags(words)
+    entry = ENGINES.get(engine or "")
+    settings = engines.settings_of(entry, words) if entry else engines.flags(words)
     given = (settings.get(name) for name in ("tokenizer-path", "tokenizer"))
     return next((value for value in given if isinstance(value, str)), None) or engines.model_path(engine, words)
 
@@ -347,86 +164,15 @@ def server_of(facts: Mapping[str, Any]) -> dict[str, Any]:
     trust_remote_code}``."""
     process = facts.get("process")
     process = process if isinstance(process, dict) else {}
-    words = [str(word) for word in _list(process.get("arguments"))]
-    named = facts.get("environment")
+    given = process.get("arguments")
+    words = [str(word) for word in given] if isinstance(given, list) else []
+    named, entry = facts.get("environment"), ENGINES.get(str(facts.get("engine")))
     return {
         "engine": facts.get("engine"),
         "python": process.get("python"),
         "environment": {str(name): str(value) for name, value in named.items()} if isinstance(named, dict) else {},
         "user_id": process.get("user_id"),
         "tokenizer": tokenizer_of(facts.get("engine"), words),
-        "trust_remote_code": "trust-remote-code" in engines.flags(words),
+        "trust_remote_code": "trust-remote-code"
+        in (engines.settings_of(entry, words) if entry else engines.flags(words)),
     }
-
-
-def failed_cell(job: Job, problem: str) -> dict[str, Any]:
-    """A load of which nothing is known but that it did not end well."""
-    cell = _cell(
-        job, completed=0, seconds=None, output=None, prompt=None, per_stream=None, first=None, gap=None, errors=[]
-    )
-    return {**cell, "problems": [problem]}
-
-
-def _cell(
-    job: Job, *, completed: int, seconds: Any, output: Any, prompt: Any, per_stream: float | None,
-    first: dict[str, float] | None, gap: dict[str, float] | None, errors: list[str],
-) -> dict[str, Any]:  # fmt: skip
-    """The figures under the names that every generator's have here; a rate only where something was completed."""
-    time, out, put = _positive(seconds), _number(output), _number(prompt)
-    good = completed > 0 and time is not None
-    return {
-        "concurrency": job.concurrency,
-        "prompt_tokens_asked": job.prompt_tokens,
-        "output_tokens_asked": job.output_tokens,
-        "requests": job.requests,
-        "completed": completed,
-        "failed": max(0, job.requests - completed),
-        "seconds": round(time, 2) if time else None,
-        "output_tokens": int(out) if out is not None else None,
-        "prompt_tokens": int(put) if put is not None else None,
-        "output_tokens_per_s": round(out / time, 2) if good and time and out else None,
-        "total_tokens_per_s": round((out + put) / time, 2) if good and time and out and put is not None else None,
-        "per_stream_tokens_per_s": round(per_stream, 2) if good and per_stream else None,
-        "first_token_s": first if good else None,
-        "token_gap_ms": gap if good else None,
-        "problems": sorted({_short(text) for text in errors if text.strip()})[:5],
-    }
-
-
-def _short(text: str) -> str:
-    """The line of a traceback that says what it was."""
-    return (
-        [line.strip() for line in text.strip().splitlines() if line.strip()][-1][:300]
-        if "Traceback" in text
-        else " ".join(text.split())[:300]
-    )
-
-
-def _number(value: Any) -> float | None:
-    """A figure that can be one: not NaN, which a generator divides to when nothing was completed, not negative, not a
-    truth value."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return None
-    try:
-        number = float(value)
-    except OverflowError:
-        return None
-    return number if math.isfinite(number) and number >= 0 else None
-
-
-def _positive(value: Any) -> float | None:
-    return _number(value) or None
-
-
-def _count(value: Any) -> int | None:
-    number = _number(value)
-    return int(number) if number is not None else None
-
-
-def _list(value: Any) -> list[Any]:
-    """`value` where it is a list: a file that another program wrote may hold anything anywhere."""
-    return value if isinstance(value, list) else []
-
-
-def _numbers(values: Any) -> list[float]:
-    return [_number(value) or 0.0 for value in _list(values)]

@@ -7,13 +7,14 @@ wording.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Fault:
     """`fatal`: the server does not serve (any more). `direction`: what to do with --mem-fraction-static or its like, if
-    anything."""
+    anything. `general`: it says that something failed, not what: any other fault of the same log is the cause."""
 
     kind: str
     pattern: re.Pattern[str]
@@ -21,13 +22,24 @@ class Fault:
     meaning: str
     advice: str
     direction: str | None = None
+    general: bool = False
 
 
-def _fault(kind: str, pattern: str, fatal: bool, meaning: str, advice: str, *, direction: str | None = None) -> Fault:
-    return Fault(kind, re.compile(pattern), fatal, meaning, advice, direction)
+def _fault(
+    kind: str,
+    pattern: str,
+    fatal: bool,
+    meaning: str,
+    advice: str,
+    *,
+    direction: str | None = None,
+    general: bool = False,
+) -> Fault:
+    return Fault(kind, re.compile(pattern), fatal, meaning, advice, direction, general)
 
 
-# The first that matches a line names it: the particular before the general.
+# The first that matches a line names it: the particular before the general. What one engine alone reports may stand in
+# its entry instead (engines/, `faults`).
 FAULTS: tuple[Fault, ...] = (
     _fault(
         "memory_pool",
@@ -187,6 +199,7 @@ FAULTS: tuple[Fault, ...] = (
         True,
         "a worker raised an exception",
         "The traceback follows this line in the log.",
+        general=True,
     ),
     _fault(
         "engine_dead",
@@ -195,6 +208,7 @@ FAULTS: tuple[Fault, ...] = (
         True,
         "the engine's core has ended, while its HTTP server may still answer",
         "The first error above it in the log is the cause.",
+        general=True,
     ),
     _fault(
         "warmup_failed",
@@ -202,6 +216,7 @@ FAULTS: tuple[Fault, ...] = (
         True,
         "the first generation failed",
         "The server is not usable; the cause stands around this line.",
+        general=True,
     ),
     _fault(
         "child_failed",
@@ -209,6 +224,7 @@ FAULTS: tuple[Fault, ...] = (
         True,
         "a child process failed and took the server with it",
         "The first error above it in the log is the cause.",
+        general=True,
     ),
     _fault(
         "health_failed",
@@ -225,9 +241,6 @@ FAULTS: tuple[Fault, ...] = (
         "Validate the host: p2p_granted names the layer.",
     ),
 )
-
-# These say that something failed, not what: any other fault of the same log is the cause.
-GENERAL = frozenset({"scheduler_exception", "child_failed", "engine_dead", "warmup_failed"})
 
 # Out of memory by phase: the hint of the message itself does not say which way to turn.
 OUT_OF_MEMORY = {
@@ -249,6 +262,6 @@ OUT_OF_MEMORY = {
 }
 
 
-def fault_of(line: str) -> Fault | None:
-    """The fault that a line reports."""
-    return next((fault for fault in FAULTS if fault.pattern.search(line)), None)
+def fault_of(line: str, own: Sequence[Fault] = ()) -> Fault | None:
+    """The fault that a line reports; `own` are those of the engine that wrote it, which come first."""
+    return next((fault for fault in (*own, *FAULTS) if fault.pattern.search(line)), None)

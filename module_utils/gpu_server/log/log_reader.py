@@ -45,7 +45,7 @@ def read(
     With `since` (when the process started) nothing that an earlier process wrote counts, even if the new one ended
     before its first usual line.
     """
-    engine = engine or engines.of_log(text[-200000:]) or engines.of_log(text[:200000])
+    engine = engine or engines.recognise_log(text[-200000:]) or engines.recognise_log(text[:200000])
     lines = _of_last_start(_not_before(list(lines_of(text, now, utc_offset_s)), since), engine)
     state = _State(engine)
     for line in lines:
@@ -96,6 +96,7 @@ class _State:
         self._batches: list[dict[str, Any]] = []
         self._batch_count = 0
         self._faults: dict[str, dict[str, Any]] = {}
+        self._general: set[str] = set()  # kinds that say that something failed, not what
         self._nccl: dict[str, Any] = {"version": None, "transports": {}, "environment": {}, "p2p_disabled_pairs": []}
         self._channels: dict[str, set[str]] = {}
         self._requests: dict[str, Any] = {
@@ -141,21 +142,22 @@ class _State:
             return
         if self._engine.ready.search(line.text):
             self._ready, self._ready_at = True, line.at
-        for rank, (name, pattern) in enumerate(self._engine.phases):
-            if rank > self._rank and pattern.search(line.text):
+        for rank, phase in enumerate(self._engine.phases):
+            if rank > self._rank and phase.pattern.search(line.text):
                 if self._phases and self._phases[-1]["at"] is not None and line.at is not None:
                     self._phases[-1]["seconds"] = round(line.at - self._phases[-1]["at"], 1)
                 self._rank = rank
-                self._phases.append({"name": name, "at": line.at, "seconds": None, "line": line.text[:EXCERPT]})
+                self._phases.append({"name": phase.name, "at": line.at, "seconds": None, "line": line.text[:EXCERPT]})
                 break
 
     def _take_fault(self, line: Line) -> None:
-        fault = log_faults.fault_of(line.text)
+        fault = log_faults.fault_of(line.text, self._engine.faults if self._engine else ())
         first = next(iter(self._faults.values()), None)
         if first and first["exception"] is None and (match := _EXCEPTION.search(line.text)):
             first["exception"] = match[0].strip("] ")[:EXCERPT]  # what the traceback after it ends with
         if fault is None:
             return
+        self._general |= {fault.kind} if fault.general else set()
         known = self._faults.get(fault.kind)
         if known:
             known["count"] += 1
@@ -214,7 +216,7 @@ class _State:
         if not match:
             return
         usage = _float(match["usage"])
-        if usage is not None and self._engine is engines.VLLM:
+        if usage is not None and self._engine and self._engine.usage_in_percent:
             usage = usage / 100
         self._batch_count += 1
         self._batches.append(
@@ -232,9 +234,7 @@ class _State:
 
     def result(self, now: float) -> dict[str, Any]:
         faults = list(self._faults.values())
-        fatal = sorted(
-            (fault for fault in faults if fault["fatal"]), key=lambda fault: fault["kind"] in log_faults.GENERAL
-        )
+        fatal = sorted((fault for fault in faults if fault["fatal"]), key=lambda fault: fault["kind"] in self._general)
         self._nccl["transports"] = {name: sorted(pairs) for name, pairs in sorted(self._channels.items())}
         self._nccl["p2p_used"] = None if not self._channels else not {"SHM", "NET"} & set(self._channels)
         return {

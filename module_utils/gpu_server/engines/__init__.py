@@ -1,0 +1,175 @@
+"""The inference engines that are known: one file beside this one per engine, listed in ENGINES.
+
+Everything that differs from engine to engine stands in its file (engine.py says what that is); what is asked of all of
+them is answered here, from the table.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatch
+from typing import Union
+
+from ...gpu_host.evidence import secrets
+from . import sglang, transformers, vllm
+from .engine import COMMON_PHASES, PATIENCE_S, Phase
+from .engine import Engine as Engine
+
+# A log that two signs match is of the first.
+ENGINES: dict[str, Engine] = {entry.ENGINE.name: entry.ENGINE for entry in (sglang, vllm, transformers)}
+
+Settings = dict[str, Union[str, bool, list[str]]]
+
+# Units of the role inference_server, whatever engine they run.
+ROLE_UNITS = ("inference-server*.service", "inference_server*.service")
+UNIT_NAMES: tuple[str, ...] = (*ROLE_UNITS, *(name for engine in ENGINES.values() for name in engine.unit_names))
+# Processes whose own name does not say what they run: their command line does.
+GENERIC_PROCESS = re.compile(r"(?i)^(?:python|pypy|pt_|uvicorn|gunicorn|ray\b|ray::|torchrun|mainthread|multiproc)")
+PHASES: dict[str, Phase] = {phase.name: phase for engine in ENGINES.values() for phase in engine.phases}
+
+for _engine in ENGINES.values():
+    secrets.allow_environment(_engine.environment_prefixes)
+
+
+def recognise_command(words: Sequence[str]) -> Engine | None:
+    """The engine that a command line starts."""
+    line = " ".join(words)
+    return next((engine for engine in ENGINES.values() if engine.command.search(line)), None)
+
+
+def recognise_log(text: str) -> Engine | None:
+    """The engine that wrote a log."""
+    return next((engine for engine in ENGINES.values() if engine.log_sign.search(text)), None)
+
+
+def recognise_process(name: str) -> Engine | None:
+    """The engine by the name of one of its processes: /proc/PID/comm, a title, or a path as nvidia-smi shows it."""
+    own = name.rpartition("/")[2]
+    return next((engine for engine in ENGINES.values() if engine.process_name.search(own)), None)
+
+
+def may_run_engine(name: str) -> bool:
+    """Whether a process of this name can be an engine: it is named as one, or its name says nothing."""
+    return bool(GENERIC_PROCESS.match(name.rpartition("/")[2])) or recognise_process(name) is not None
+
+
+def is_server_unit(name: str) -> bool:
+    """Whether the name of a systemd unit says that it serves models."""
+    return any(fnmatch(name, pattern) for pattern in UNIT_NAMES)
+
+
+def describe_phase(name: str | None) -> str | None:
+    """What a server does in a phase, for a person; None for a phase that is not known."""
+    if name in PHASES:
+        return PHASES[name].words
+    return COMMON_PHASES[name][0] if name in COMMON_PHASES else None
+
+
+def patience_of_phase(name: str | None) -> float:
+    """How long a phase may show nothing new, in seconds."""
+    if name in PHASES:
+        return PHASES[name].patience_s
+    return COMMON_PHASES[name][1] if name in COMMON_PHASES else PATIENCE_S
+
+
+def start_command(engine: Engine, venv: str) -> list[str]:
+    """The words that start the engine of a virtual environment, without the model and the arguments."""
+    return [word.replace("{venv}", venv) for word in engine.launch]
+
+
+def flags(words: Sequence[str]) -> Settings:
+    """`--name value`, `--name=value` and bare flags of a command line: ``{"name": value}``; True for a flag without a
+    value."""
+    found: Settings = {}
+    position = 0
+    while position < len(words):
+        word = words[position]
+        position += 1
+        if not word.startswith("--") or len(word) < 3:
+            continue
+        name, equals, value = word[2:].partition("=")
+        values = [value] if equals else []
+        while not equals and position < len(words) and not _is_flag(words[position]):
+            values.append(words[position])
+            position += 1
+        found[name.replace("_", "-")] = True if not values else values[0] if len(values) == 1 else values
+    return found
+
+
+def _is_flag(word: str) -> bool:
+    return word.startswith("--") or bool(re.match(r"-[A-Za-z]", word))
+
+
+def settings_of(engine: Engine, words: Sequence[str]) -> Settings:
+    """The flags of a command line of this engine; a shortened name of one that the facts ask for stands under its full
+    name.
+
+    The server has started, so the shortened name was unambiguous to its parser: what begins a name that the engine has
+    is that name.
+    """
+    found: Settings = {}
+    for name, value in flags(words).items():
+        found[full_name(engine, name)] = value
+    return found
+
+
+# Names that the facts ask for, beside those of an entry.
+_ASKED_NAMES = (
+    "api-key", "host", "nnodes", "port", "served-model-name", "ssl-certfile", "tokenizer", "tokenizer-path", "trust-remote-code",
+)  # fmt: skip
+
+
+def full_name(engine: Engine, name: str) -> str:
+    """The full name of a shortened one that the facts ask for; any other name as it is."""
+    groups = (*alias_groups(engine), *((one,) for one in _ASKED_NAMES))
+    if not engine.abbreviates or len(name) < 2 or any(name in group for group in groups):
+        return name
+    begun = [group for group in groups if any(one.startswith(name) for one in group)]
+    return begun[0][-1] if len(begun) == 1 else name
+
+
+def alias_groups(engine: Engine) -> tuple[tuple[str, ...], ...]:
+    """Names of one setting each, as this engine has them; the last of a group is the full one."""
+    groups = (engine.tensor_parallel, engine.data_parallel, engine.model_names, engine.context_names)
+    return tuple(group for group in groups if group)
+
+
+def names_of_setting(name: str) -> list[str]:
+    """`name`, and under which other names engines know the same setting."""
+    found = {name}
+    for kind in ("tensor_parallel", "data_parallel", "model_names", "context_names"):
+        group = {one for engine in ENGINES.values() for one in getattr(engine, kind)}
+        found |= group if name in group else set()
+    return [name, *sorted(found - {name})]
+
+
+def tensor_parallel(engine: Engine, settings: Mapping[str, str | bool | list[str]]) -> int | None:
+    """The number of tensor-parallel ranks that the arguments ask for; 1 where they say nothing."""
+    for name in engine.tensor_parallel:
+        value = settings.get(name)
+        if isinstance(value, str):
+            return int(value) if value.isdigit() else None
+    return 1
+
+
+def model_path(engine: str | None, words: Sequence[str]) -> str | None:
+    """The model of a command line: a path or a name on a hub; None where it does not say."""
+    entry = ENGINES.get(engine or "")
+    settings = settings_of(entry, words) if entry else flags(words)
+    for name in (*(entry.model_names if entry else ()), "model-path", "model"):
+        value = settings.get(name)
+        if isinstance(value, str):
+            return value
+    if entry and entry.model_after and entry.model_after in words:
+        following = words[list(words).index(entry.model_after) + 1 :]
+        return following[0] if following and not following[0].startswith("-") else None
+    return None
+
+
+def served_name(engine: str | None, words: Sequence[str]) -> str | None:
+    """The name by which requests ask for the model: the one that is given (the first of several), else the model's own."""
+    entry = ENGINES.get(engine or "")
+    given = (settings_of(entry, words) if entry else flags(words)).get("served-model-name")
+    given = given[0] if isinstance(given, list) and given else given
+    return given if isinstance(given, str) else model_path(engine, words)

@@ -1,0 +1,107 @@
+"""vLLM. Patterns are from its sources, 0.20 to 0.32, and from recorded logs."""
+
+from __future__ import annotations
+
+import re
+
+from ..load.generator import Generator, Job
+from ..load.result_files import read_serving_result
+from .engine import Engine, phase
+
+
+def _required(job: Job) -> list[tuple[str, str | None]]:
+    # Not --random-range-ratio: the exact length is 1.0 up to 0.8 and 0.0 after it, and the default in both. Not
+    # --backend: up to 0.10 it is --endpoint-type, and the OpenAI API is the default of either.
+    directory, _slash, name = job.result.rpartition("/")
+    return [
+        ("--base-url", job.base), ("--model", job.model), ("--dataset-name", "random"),
+        ("--random-input-len", str(job.prompt_tokens)), ("--random-output-len", str(job.output_tokens)),
+        ("--num-prompts", str(job.requests)), ("--max-concurrency", str(job.concurrency)), ("--seed", str(job.seed)),
+        ("--ignore-eos", None), ("--metric-percentiles", "95"), ("--save-result", None), ("--result-dir", directory),
+        ("--result-filename", name),
+    ]  # fmt: skip
+
+
+def _optional(job: Job) -> list[tuple[str, str | None]]:
+    found: list[tuple[str, str | None]] = [("--save-detailed", None), ("--temperature", "0"), ("--num-warmups", "1")]
+    found += [("--tokenizer", job.tokenizer)] if job.tokenizer else []
+    found += [("--trust-remote-code", None)] if job.trust_remote_code else []
+    return found
+
+
+GENERATOR = Generator(
+    name="vllm",
+    distribution="vllm",
+    modules=(("vllm.entrypoints.cli.main",),),
+    program=None,
+    verb=("bench", "serve"),
+    key_variable="OPENAI_API_KEY",
+    required=_required,
+    optional=_optional,
+    choices={"--dataset-name": "random"},
+    parse=read_serving_result,
+    needs_tokenizer=True,
+    helps=("--help=all", "--help"),  # without "all" it names groups only; argparse, which 0.8 had, refuses the value
+)
+
+ENGINE = Engine(
+    name="vllm",
+    label="vLLM",
+    launch=("{venv}/bin/python", "-m", "vllm.entrypoints.cli.main", "serve"),
+    model_flag="",
+    default_port=8000,
+    command=re.compile(
+        r"(?:^|[/ ])vllm(?: serve\b|\.entrypoints\.openai\.api_server\b|\.entrypoints\.cli\.main serve\b)"
+    ),
+    process_name=re.compile(r"(?i)vllm"),
+    unit_names=("vllm*.service",),
+    log_sign=re.compile(r"\(APIServer pid=|\(EngineCore|vLLM|vllm\b"),
+    rank=re.compile(r"VLLM::Worker(?:_\w+?)??_TP(\d+)|VllmWorker-(\d+)"),
+    starts=re.compile(r"non-default args: \{"),
+    phases=(
+        phase("arguments", r"non-default args: \{"),
+        phase("engine", r"Initializing a V\d LLM engine"),
+        phase("distributed", r"distributed_init_method=|is using nccl=="),
+        phase("weights", r"Starting to load model|Loading safetensors"),
+        phase("compile", r"Model loading took|Dynamo bytecode transform time|torch\.compile took|Compiling a graph"),
+        phase("kv_cache", r"Available KV cache memory|KV cache size:|Explicitly set .* for KV cache"),
+        phase("autotune", r"\[Autotuner\]: Autotuning process starts|\[AutoTuner\]: Tuning"),
+        phase("graphs", r"Capturing CUDA graphs"),
+        phase("engine_ready", r"init engine \(profile"),
+        phase("listening", r"Starting vLLM (?:API )?server|Started server process"),
+        phase("ready", r"Application startup complete"),
+    ),
+    ready=re.compile(r"Application startup complete"),
+    decode=re.compile(
+        r"Engine \d+: .*?Avg generation throughput: (?P<rate>[0-9.]+) tokens/s, Running: (?P<running>\d+) reqs, "
+        r"Waiting: (?P<queue>\d+) reqs"
+        r"(?:, GPU KV cache usage: (?P<usage>[0-9.]+)%)?(?P<tokens>)(?P<graph>)"
+    ),
+    usage_in_percent=True,
+    tensor_parallel=("tp", "tensor-parallel-size"),
+    data_parallel=("dp", "data-parallel-size"),
+    model_names=("model",),
+    context_names=("max-model-len",),
+    model_after="serve",
+    help=("--help=all",),  # it shows its options only when asked for all of them
+    underscores=True,
+    dotted=True,
+    renamed={
+        "--disable-log-requests": "--no-enable-log-requests",
+        "--use-v2-block-manager": "",
+        "--guided-decoding-backend": "--structured-outputs-config.backend",
+        "--swap-space": "",
+        "--cuda-graph-sizes": "--cudagraph-capture-sizes",
+    },
+    server_info=("/version",),
+    metrics={
+        "running": "vllm:num_requests_running",
+        "queue": "vllm:num_requests_waiting",
+        "usage": "vllm:kv_cache_usage_perc",
+        "tokens_per_s": "",
+    },
+    packages=("vllm",),
+    model_type_files=("vllm/transformers_utils/config.py",),
+    p2p_cache=".cache/vllm",
+    generator=GENERATOR,
+)

@@ -1,0 +1,33 @@
+"""How the role starts an engine, from the engine's entry in module_utils/gpu_server/engines/."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from ansible.errors import AnsibleFilterError
+from ansible.plugins.loader import action_loader
+
+action_loader.get("gpu_facts", class_only=True)  # which puts our module_utils in reach
+engines = importlib.import_module("ansible.module_utils.gpu_server.engines")
+
+
+def plan_start(name: str, venv: str, model: str) -> dict[str, Any]:
+    """``{command, model_words, arguments}``: the words that start the engine, the model where it is a word of its own,
+    and the model as an argument where it is one."""
+    engine = engines.ENGINES.get(name)
+    if engine is None:
+        known = ", ".join(engines.ENGINES)
+        raise AnsibleFilterError("inference_server_engine is %r, which is not known. Known are: %s." % (name, known))
+    return {
+        "command": engines.start_command(engine, venv),
+        "model_words": [] if engine.model_flag else [model],
+        "arguments": {engine.model_flag: model} if engine.model_flag else {},
+    }
+
+
+class FilterModule:
+    """Filters of the role inference_server."""
+
+    def filters(self) -> dict[str, Any]:
+        return {"inference_engine_start": plan_start}
