@@ -58,12 +58,14 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
         if device.is_gpu and device.driver != "vfio-pci"
     }
     requirements = driver_requirements.of_gpus(gpus, version, flavor)
-    if devices is None:
-        errors.unanswered(evidence.list(gpu_addresses.DEVICES))
-        requirements = {**requirements, **dict.fromkeys(("gpus", "below_minimum", "wrong_flavor"))}
+    unread = _unread_devices(evidence, devices, errors)
+    for name in ("gpus", "below_minimum", "wrong_flavor"):
+        if unread and not requirements[name]:
+            requirements[name] = None
     dkms, dkms_whole = _dkms(evidence, errors)
     release = _release(evidence, errors if dkms else Errors("driver"))
-    nvswitches = None if devices is None else sorted(one.address for one in devices.values() if one.is_nvswitch)
+    nvswitches: list[str] | None = sorted(one.address for one in (devices or {}).values() if one.is_nvswitch)
+    nvswitches = nvswitches or (None if unread else [])
     if nvswitches and services["fabric_manager"]["installed"] == NOT_APPLICABLE:
         errors.add("systemctl show", "there is no systemd to ask for the Fabric Manager")
     boot = evidence.list("/boot")
@@ -93,6 +95,21 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
         "packaging": driver_packages.gather(evidence, errors),
         **cuda_toolkits.gather(evidence, errors, version, requirements["minimum_toolkit"]),
     }
+
+
+def _unread_devices(evidence: Evidence, devices: dict[str, Any] | None, errors: Errors) -> bool:
+    """Whether a device on the bus could not be told: any of them may be a GPU or an NVSwitch."""
+    bus = evidence.list(gpu_addresses.DEVICES)
+    if devices is None:
+        errors.unanswered(bus, absent_is_fine=True)
+        return True
+    unread = sorted(set(bus.entries) - set(devices))
+    for address in unread:
+        uevent = evidence.read("%s/%s/uevent" % (gpu_addresses.DEVICES, address))
+        errors.unanswered(uevent)
+        if uevent.ok:
+            errors.odd(uevent.path, "names no device", uevent.text)
+    return bool(unread)
 
 
 def mismatched(

@@ -86,6 +86,9 @@ def facts(
         for name in ("unmeasured_pairs", "hung_pairs"):
             for sentence in result["explanations"][name][:4]:
                 errors.add("p2p_probe", sentence)
+        pathless = [name for name, pair in result["pairs"].items() if pair["path"] is None]
+        if pathless and result["ran"]:
+            errors.add("nvidia-smi topo -m", "does not show the path of %d directed pairs" % len(pathless))
     result["collective"] = _collective(evidence, params, result, errors)
     return result
 

@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from ..gpu_host.evidence import values
 from ..gpu_host.evidence.errors import Errors
 from ..gpu_host.evidence.interface import ABSENT, NOT_CAPTURED, TIMEOUT, Evidence, Fetched
 from .engines import Engine
@@ -40,6 +41,7 @@ def read(
     found["base"] = base
     health = evidence.fetch("GET", base + "/health", headers=headers, timeout=HEALTH_SECONDS)
     if health.status == NOT_CAPTURED:
+        errors.add(health.name, "not captured in this bundle")
         return found
     found["reachable"] = health.status != ABSENT
     found["health"] = {
@@ -135,35 +137,29 @@ def information(content: dict[str, Any]) -> dict[str, Any]:
 
 def metrics(text: str, engine: Engine) -> dict[str, float | None]:
     """``{running, queue, usage, tokens_per_s}`` of a Prometheus page, summed over its label sets; usage is the highest."""
-    values: dict[str, list[float]] = {}
+    figures: dict[str, list[float]] = {}
     for name, value in _METRIC.findall(text):
         number = _finite(value)
         if number is not None:
-            values.setdefault(name, []).append(number)
+            figures.setdefault(name, []).append(number)
     result: dict[str, float | None] = {}
     for ours, theirs in engine.metrics.items():
-        found = values.get(theirs)
+        found = figures.get(theirs)
         result[ours] = None if not found else max(found) if ours == "usage" else sum(found)
     return result
 
 
 def _finite(text: str) -> float | None:
-    try:
-        number = float(text)
-    except ValueError:
-        return None
-    return number if math.isfinite(number) else None
+    return values.decimal_number(text)
 
 
 def decoded(answer: Fetched, errors: Errors) -> Any:
     """The JSON of an answer; None, with the reason in `errors`, for anything else."""
-    if answer.status == NOT_CAPTURED:
-        return None
     if not answer.ok:
-        errors.add(answer.name, answer.reason or answer.status)
+        errors.add(answer.name, "is cut off" if answer.truncated else answer.reason or answer.status.replace("_", " "))
         return None
     try:
-        content = json.loads(answer.data.decode("utf-8"))
+        content = values.json_value(answer.data.decode("utf-8"))
     except (ValueError, RecursionError):
         shown = " ".join(re.sub(r"<[^>]*>", " ", answer.text[:2000]).split())[:120]
         errors.add(answer.name, "answers %s with what is not JSON: %s" % (answer.code, shown or "nothing"))
@@ -200,7 +196,9 @@ def generate(
     result["ran"] = True
     first = _once(evidence, base, model, key, 1)
     if not first.pop("captured"):
-        result.update(ran=False, skipped_reason="this bundle holds no generation")
+        why = "this bundle holds no generation (host_validation_server_generate=never leaves it out)"
+        result.update(ran=None, skipped_reason=why)
+        errors.add("the server", "was not asked for an answer: %s" % why)
         return result
     if first["problem"]:
         result.update(answered=False, problem=first["problem"])
@@ -259,7 +257,7 @@ def read_stream(answer: Fetched) -> dict[str, Any]:
     }
     if not answer.ok or answer.code != 200:
         said = " ".join(answer.text.split())[:200]
-        result["problem"] = answer.reason if not answer.ok else "HTTP %s: %s" % (answer.code, said or "no text")
+        result["problem"] = (answer.reason or "the answer is cut off") if not answer.ok else "HTTP %s: %s" % (answer.code, said or "no text")
         return result
     logprobs: list[Any] = []
     for event in _events(answer.text):
@@ -283,7 +281,7 @@ def _events(text: str) -> list[dict[str, Any]]:
     pieces = [line[5:].strip() for line in text.splitlines() if line.startswith("data:")] or [text]
     for piece in pieces:
         try:
-            value = json.loads(piece)
+            value = values.json_value(piece)
         except (ValueError, RecursionError):
             continue
         if isinstance(value, dict):
@@ -320,4 +318,4 @@ def _insane(text: str) -> str | None:
 
 
 def _integer(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+    return values.whole_number(value) if isinstance(value, int) else None

@@ -8,6 +8,7 @@ import re
 from typing import Any
 
 from ..gpu_host import topology
+from ..gpu_host.evidence import values
 from ..gpu_host.evidence.errors import Errors
 from ..gpu_host.evidence.interface import NOT_CAPTURED, Evidence
 from . import api, engines, gpu_load, installed, nccl, ports, processes, settings, stall, units
@@ -41,10 +42,11 @@ def gather(evidence: Evidence, params: dict[str, Any], errors: Errors) -> dict[s
     for argv, limit in COMMANDS:
         evidence.start(argv, limit)
     table = processes.table(evidence, errors)
-    if table is None and evidence.list("/proc").status == NOT_CAPTURED:
+    if table is None and not _was_looked_at(evidence):
         evidence.abandon()
         return None
-    facts = _process_facts(evidence, params, table or {}, errors)
+    facts = _process_facts(evidence, params, table or processes.Table(), errors)
+    unread = table is None or bool(table.unread)
     if params.get("only_if_found") and not (facts["process"] or facts["silent"] or facts["unit"]):
         evidence.abandon()
         return None
@@ -59,6 +61,10 @@ def gather(evidence: Evidence, params: dict[str, Any], errors: Errors) -> dict[s
     _name_first_phase(facts)
     _judge_busy(facts)
     _state(facts, float(params.get("patience_scale") or 1.0))
+    if facts["state"] in ("absent", "stopped") and (unread or facts["units_found"] is None):
+        facts["state"] = None
+        what = "processes" if unread else "systemd's units"
+        facts["why"] = "whether a server runs is not known: %s could not be read" % what
     if silent:  # "absent" would be a guess
         told = ", ".join("%d (%s, state %s)" % (one.pid, one.name, one.state) for one in silent)
         facts["state"] = "unhealthy"
@@ -72,8 +78,32 @@ def gather(evidence: Evidence, params: dict[str, Any], errors: Errors) -> dict[s
         _read_log(evidence, params, facts, engine, errors)  # what went wrong just now stands there
         _state(facts, float(params.get("patience_scale") or 1.0))
     _host_side(evidence, params, facts, errors)
+    _name_unknown(facts, unread)
     evidence.abandon()
     return facts
+
+
+def _was_looked_at(evidence: Evidence) -> bool:
+    """Whether a bundle was made with this module: then what it lacks of /proc was lost."""
+    asked = [evidence.run(command).status for command, _limit in (*COMMANDS, (units.FORMER_LIST_COMMAND, 0.0))]
+    return evidence.list("/proc").status != NOT_CAPTURED or any(status != NOT_CAPTURED for status in asked)
+
+
+def _name_unknown(facts: dict[str, Any], unread: bool) -> None:
+    """What is not known for certain because a process could not be read: ranks that are missing may be among those."""
+    ranks, expected = facts["ranks"], facts["ranks_expected"]
+    unread = unread or facts.pop("titles_unread")
+    facts["ranks_missing"] = None if expected is None else max(0, expected - len(ranks))
+    if facts["ranks_missing"] and unread:
+        facts["ranks_missing"] = None
+    if not ranks and unread:
+        facts["ranks"] = None
+    reload, unit = (facts["unit"] or {}).get("needs_reload"), facts["unit"]
+    facts["unit_current"] = None if reload is None else not reload
+    if unit is None and facts["units_found"] == []:
+        facts["unit_current"] = "n/a"
+    log = facts["log"]
+    log["without_fault"] = False if log["fatal"] else (True if log["available"] and not log["gap"] else None)
 
 
 def _process_facts(
@@ -95,6 +125,8 @@ def _process_facts(
         "unit": None,
         "pids": set(),
         "silent": [],
+        "titles_unread": False,
+        "units_found": None,
     }
     name = params.get("unit")
     if not chosen:
@@ -116,8 +148,8 @@ def _process_facts(
             "command": " ".join(words),
             "arguments": words,
             "settings": live,
-            "started_at": round(top.started_at, 2),
-            "age_s": round(evidence.now() - top.started_at, 1),
+            "started_at": None if top.started_at is None else round(top.started_at, 2),
+            "age_s": None if top.started_at is None else round(evidence.now() - top.started_at, 1),
             "user_id": status["uid"],
             "rss_mib": status["rss_mib"],
             "state": top.state,
@@ -126,14 +158,22 @@ def _process_facts(
             **limits,
         }
         facts["ranks_expected"] = engines.tensor_parallel(engine, live)
-        facts["ranks"] = _ranks(evidence, engine, below, errors)
+        facts["ranks"], facts["titles_unread"] = _ranks(evidence, engine, below, errors)
         facts["compilers"] = [
             {"pid": process.pid, "name": process.name, "cpu_s": process.cpu_s}
             for process in below
             if process.name in processes.COMPILERS
         ]
         name = name or facts["process"]["unit"]
-    name = name or next(iter(units.find(evidence)), None)
+    if name:
+        facts["units_found"] = [name]
+    else:
+        facts["units_found"] = units.find(evidence, errors)
+        name = next(iter(facts["units_found"] or ()), None)
+        cgroup = evidence.read("/proc/%d/cgroup" % facts["process"]["pid"]) if facts["process"] else None
+        if cgroup is not None and not cgroup.ok:  # the process may belong to a unit of any name
+            errors.unanswered(cgroup)
+            facts["units_found"] = facts["units_found"] or None
     facts["unit"] = units.read(evidence, name, errors) if name else None
     return facts
 
@@ -157,19 +197,25 @@ def _service(name: str) -> str:
 
 def _port_of(engine: Engine, live: dict[str, Any]) -> int | None:
     value = live.get("port", str(engine.default_port))
-    return int(value) if isinstance(value, str) and value.isdigit() else None
+    port = values.whole_number(value) if values.is_digits(value) else None
+    return port if port is not None and port < 65536 else None
 
 
-def _ranks(evidence: Evidence, engine: Engine, below: list[processes.Process], errors: Errors) -> list[dict[str, Any]]:
-    found = []
+def _ranks(
+    evidence: Evidence, engine: Engine, below: list[processes.Process], errors: Errors
+) -> tuple[list[dict[str, Any]], bool]:
+    """(the ranks, whether the title of a process that may be one could not be read)."""
+    found, unread = [], False
     for process in below:
         if process.state == "Z":
             continue
-        title = " ".join(processes.arguments(evidence, process.pid, errors) or ()) or process.name
+        words = processes.arguments(evidence, process.pid, errors)
+        unread = unread or words is None
+        title = " ".join(words or ()) or process.name
         rank = processes.rank_of(engine, title)
         if rank is not None:
             found.append({"rank": rank, **processes.describe(evidence, process), "gpu": None})
-    return sorted(found, key=lambda one: one["rank"])
+    return sorted(found, key=lambda one: one["rank"]), unread
 
 
 def _place_ranks(facts: dict[str, Any]) -> None:
@@ -183,9 +229,9 @@ def _read_log(
     evidence: Evidence, params: dict[str, Any], facts: dict[str, Any], engine: Engine | None, errors: Errors
 ) -> None:
     process = facts["process"]
-    path = params.get("log")
+    path, known = params.get("log"), True
     if not path and process and not (facts["unit"] and facts["unit"]["output"] and ":" in facts["unit"]["output"]):
-        path = processes.output(evidence, process["pid"], errors)
+        path, known = processes.output(evidence, process["pid"], errors)
     source = log_source.read(evidence, facts["unit"], path, engine, errors)
     zone = re.match(r"([+-])(\d\d)(\d\d)", evidence.run(ZONE_COMMAND, 5).text)
     offset = (int(zone[2]) * 3600 + int(zone[3]) * 60) * (-1 if zone[1] == "-" else 1) if zone else 0
@@ -195,7 +241,7 @@ def _read_log(
     log.update(
         kind=source["kind"],
         path=source["path"],
-        available=source["text"] is not None,
+        available=True if source["text"] is not None else (None if source["kind"] or not known else False),
         gap=source["gap"],
         rotated=source["rotated"],
         age_s=round(max(0.0, evidence.now() - written), 1) if written is not None else None,
@@ -206,9 +252,10 @@ def _read_log(
 def _started_at(evidence: Evidence, facts: dict[str, Any]) -> float | None:
     """When the process started, or the unit's last one that has ended; what an older one wrote is of no interest."""
     if facts["process"]:
-        return float(facts["process"]["started_at"])
-    after = (facts["unit"] or {}).get("started_after_boot_s")
-    return processes.boot_time(evidence) + after if after else None
+        started: float | None = facts["process"]["started_at"]
+        return started
+    after, boot = (facts["unit"] or {}).get("started_after_boot_s"), processes.boot_time(evidence)
+    return boot + after if after and boot is not None else None
 
 
 def _address_to_ask(host: Any) -> str:
@@ -279,7 +326,7 @@ def _judge_busy(facts: dict[str, Any]) -> None:
         facts["busy_because"] = "GPU utilisation is %s %%" % ", ".join(
             "%d" % value for value in facts["gpu"]["utilization"]
         )
-    elif facts["port"]["connections"] == 0:  # an open one may be kept alive for later, and says nothing
+    elif facts["port"]["connections"] == 0 and facts["gpu"]["gpus"] is not None:  # an open one may be kept alive for later, and says nothing
         facts["busy"], facts["busy_because"] = False, "no client is connected to port %s" % facts["port"]["port"]
 
 
@@ -391,7 +438,7 @@ def _host_side(evidence: Evidence, params: dict[str, Any], facts: dict[str, Any]
     home = (environment or {}).get("HOME")
     facts["differences"] = None
     facts["p2p_cache_denies"] = []
-    facts["rank_outliers"] = facts["gpu"]["outliers"] if process else []
+    facts["rank_outliers"] = facts["gpu"]["outliers"]
     if params.get("light") or not process:
         facts["nccl"] = nccl.read(evidence, None, None, None, 1)
         return
@@ -406,5 +453,5 @@ def _host_side(evidence: Evidence, params: dict[str, Any], facts: dict[str, Any]
     many = (facts["ranks_expected"] or 2) > 1 and len(facts["gpu"]["gpus"] or {}) > 1
     links = topology.gather(evidence, errors) if many else None
     facts["nccl"] = nccl.read(
-        evidence, environment, links, amd, int(nodes) if isinstance(nodes, str) and nodes.isdigit() else 1
+        evidence, environment, links, amd, values.whole_number(nodes) or 1, errors
     )
