@@ -74,6 +74,8 @@ def _models(answer: Fetched, found: dict[str, Any], errors: Errors) -> None:
     if not isinstance(entries, list) and not told.entries and answer.status != NOT_CAPTURED:
         told.add(answer.name, "holds no list of models")
     errors.entries.extend(told.entries)
+    if not isinstance(entries, list) and answer.status == NOT_CAPTURED:
+        return
     if not isinstance(entries, list):
         found["models_problem"] = (
             "; ".join("%s %s" % (entry["source"], entry["problem"]) for entry in told.entries) or None
@@ -202,8 +204,11 @@ def generate(
         return result
     if first["problem"]:
         result.update(answered=False, problem=first["problem"])
+        errors.add("the request for an answer", str(first["problem"]))
         return result
     second = _once(evidence, base, model, key, 2)
+    if second["problem"] or not second["captured"]:
+        errors.add("the second request for an answer", str(second["problem"] or "not captured in this bundle"))
     del second["captured"]
     result.update(first, answered=True, repeatable=None if second["problem"] else first["text"] == second["text"])
     result["insane_because"] = _insane(first["text"])
@@ -257,7 +262,11 @@ def read_stream(answer: Fetched) -> dict[str, Any]:
     }
     if not answer.ok or answer.code != 200:
         said = " ".join(answer.text.split())[:200]
-        result["problem"] = (answer.reason or "the answer is cut off") if not answer.ok else "HTTP %s: %s" % (answer.code, said or "no text")
+        result["problem"] = (
+            (answer.reason or "the answer is cut off")
+            if not answer.ok
+            else "HTTP %s: %s" % (answer.code, said or "no text")
+        )
         return result
     logprobs: list[Any] = []
     for event in _events(answer.text):

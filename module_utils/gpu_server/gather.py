@@ -25,7 +25,25 @@ COMMANDS = (
 )
 
 
+FACTS = (
+    "engine", "engines_found", "process", "environment", "ranks", "ranks_expected", "ranks_missing", "compilers", "locks", "p2p_caches",
+    "packages", "unit", "units_found", "unit_current", "gpu", "log", "port", "api", "model", "key_set", "exposed", "busy", "busy_because",
+    "stall", "fault", "state", "why", "moving", "generation", "differences", "p2p_cache_denies", "rank_outliers", "nccl",
+)  # fmt: skip
+
+
 def gather(evidence: Evidence, params: dict[str, Any], errors: Errors) -> dict[str, Any] | None:
+    """As ``_gather``; after a fault of ours every fact is unknown, and its check says why."""
+    try:
+        return _gather(evidence, params, errors)
+    except Exception as error:  # as in gpu_host/gather.py: it must not hide what other readers found
+        evidence.abandon()
+        what = "a fault in the reader of the server: %s: %s; please report it" % (type(error).__name__, error)
+        errors.add("module_utils/gpu_server", what)
+        return {**dict.fromkeys(FACTS), "why": what}
+
+
+def _gather(evidence: Evidence, params: dict[str, Any], errors: Errors) -> dict[str, Any] | None:
     """Facts of the inference server; None where a bundle holds nothing of one, and with `only_if_found` where neither a
     process nor a unit says that there is one.
 
@@ -92,7 +110,7 @@ def _was_looked_at(evidence: Evidence) -> bool:
 def _name_unknown(facts: dict[str, Any], unread: bool) -> None:
     """What is not known for certain because a process could not be read: ranks that are missing may be among those."""
     ranks, expected = facts["ranks"], facts["ranks_expected"]
-    unread = unread or facts.pop("titles_unread")
+    unread = facts.pop("titles_unread") or unread
     facts["ranks_missing"] = None if expected is None else max(0, expected - len(ranks))
     if facts["ranks_missing"] and unread:
         facts["ranks_missing"] = None
@@ -142,7 +160,7 @@ def _process_facts(
         facts["environment"] = processes.environment(evidence, top.pid, errors)
         facts["locks"] = installed.locks(evidence, (facts["environment"] or {}).get("HOME"))
         status = processes.status(evidence, top.pid)
-        limits = processes.limits(evidence, top.pid)
+        limits = processes.limits(evidence, top.pid, errors)
         facts["process"] = {
             "pid": top.pid,
             "command": " ".join(words),
@@ -326,7 +344,9 @@ def _judge_busy(facts: dict[str, Any]) -> None:
         facts["busy_because"] = "GPU utilisation is %s %%" % ", ".join(
             "%d" % value for value in facts["gpu"]["utilization"]
         )
-    elif facts["port"]["connections"] == 0 and facts["gpu"]["gpus"] is not None:  # an open one may be kept alive for later, and says nothing
+    elif (
+        facts["port"]["connections"] == 0 and not facts["gpu"]["unread"]
+    ):  # an open one may be kept alive for later, and says nothing
         facts["busy"], facts["busy_because"] = False, "no client is connected to port %s" % facts["port"]["port"]
 
 
@@ -452,6 +472,4 @@ def _host_side(evidence: Evidence, params: dict[str, Any], facts: dict[str, Any]
     amd = vendor[1] == "AuthenticAMD" if vendor else None
     many = (facts["ranks_expected"] or 2) > 1 and len(facts["gpu"]["gpus"] or {}) > 1
     links = topology.gather(evidence, errors) if many else None
-    facts["nccl"] = nccl.read(
-        evidence, environment, links, amd, values.whole_number(nodes) or 1, errors
-    )
+    facts["nccl"] = nccl.read(evidence, environment, links, amd, values.whole_number(nodes) or 1, errors=errors)

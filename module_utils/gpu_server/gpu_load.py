@@ -8,7 +8,7 @@ from typing import Any
 
 from ..gpu_host.evidence import values
 from ..gpu_host.evidence.errors import Errors
-from ..gpu_host.evidence.interface import Evidence
+from ..gpu_host.evidence.interface import ABSENT, Evidence
 
 GPUS_COMMAND = (
     "nvidia-smi",
@@ -30,12 +30,14 @@ def read(evidence: Evidence, errors: Errors, pids: set[int]) -> dict[str, Any]:
 
     `gpus`: ``{address: {index, memory_used_mib, memory_total_mib, utilization_percent, power_draw_w, power_limit_w,
     performance_state, pids}}`` or None; `pids` are those of `pids` on it. The figures after it are of the server's GPUs
-    (all, where processes are hidden). `spinning`: every one at high utilisation and the power of one that computes
+    (all, where processes are hidden). `unread`: nvidia-smi is there and did not answer.
+    `spinning`: every one at high utilisation and the power of one that computes
     nothing.
     """
     result: dict[str, Any] = dict.fromkeys(
         ("gpus", "lowest_mib", "highest_mib", "spread_mib", "outliers", "busy", "spinning", "utilization")
     )
+    result["unread"] = evidence.run(GPUS_COMMAND, SECONDS).status != ABSENT
     rows = _rows(evidence, GPUS_COMMAND, 8, errors)
     if rows is None:
         return result
@@ -56,7 +58,7 @@ def read(evidence: Evidence, errors: Errors, pids: set[int]) -> dict[str, Any]:
         pid = values.whole_number(row[0])
         if gpu and pid in pids:
             gpu["pids"].append(pid)
-    result["gpus"] = gpus
+    result.update(gpus=gpus, unread=False)
     _summary(result, [gpu for gpu in gpus.values() if gpu["pids"]] or list(gpus.values()))
     return result
 

@@ -39,6 +39,7 @@ def read(
     topology: dict[str, Any] | None,
     amd: bool | None,
     nodes: int,
+    *,
     errors: Errors | None = None,
 ) -> dict[str, Any]:
     """``{settings, files, level, level_source, level_ignored, disabled, paths, shut_out_pairs, deprecated,

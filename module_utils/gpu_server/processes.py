@@ -181,9 +181,11 @@ def environment(evidence: Evidence, pid: int, errors: Errors) -> dict[str, str] 
     return {name: value for name, _equals, value in pairs}
 
 
-def limits(evidence: Evidence, pid: int) -> dict[str, Any]:
+def limits(evidence: Evidence, pid: int, errors: Errors) -> dict[str, Any]:
     """``{memlock_kib, open_files}``: soft limits, 'unlimited' or a number; None if unreadable."""
-    text = evidence.read("/proc/%d/limits" % pid, 16384).text
+    reading = evidence.read("/proc/%d/limits" % pid, 16384)
+    errors.unanswered(reading)
+    text = reading.text if reading.ok else ""
     return {"memlock_kib": _limit(text, "Max locked memory", 1024), "open_files": _limit(text, "Max open files", 1)}
 
 
