@@ -95,6 +95,9 @@ def _gather(evidence: Evidence, params: dict[str, Any], errors: Errors) -> dict[
     if asked["ran"] and not (asked["answered"] and asked["sane"] and asked["finite"] is not False):
         _read_log(evidence, params, facts, engine, errors)  # what went wrong just now stands there
         _state(facts, float(params.get("patience_scale") or 1.0))
+    elif asked["ran"] and facts["state"] == "unhealthy":
+        facts["log"]["requests"]["answered_now"] = True
+        _state(facts, float(params.get("patience_scale") or 1.0))
     _host_side(evidence, params, facts, errors)
     _name_unknown(facts, unread)
     evidence.abandon()
@@ -395,8 +398,12 @@ def _named_state(facts: dict[str, Any], scale: float) -> tuple[str, str]:
 
 
 def _not_served_since(log: dict[str, Any]) -> bool:
+    """Whether no request was answered after the fault, by the order of the log and by what was asked just now."""
     requests = log["requests"]
-    return requests["last_code"] is None or requests["last_code"] >= 400
+    if requests.get("answered_now"):
+        return False
+    answered = requests["last_ok_number"]
+    return answered is None or (bool(log["fatal"]) and log["fatal"]["last_number"] > answered)
 
 
 def _generate(evidence: Evidence, params: dict[str, Any], facts: dict[str, Any], errors: Errors) -> None:
