@@ -56,7 +56,8 @@ def read(
     )
     result.update(files=sorted(files), deprecated={}, without_effect=[])
     paths = _paths(topology)
-    every_path = bool(topology) and topology.get("unknown_pairs") == [] and topology.get("nvlink_shown") is not False
+    shown = topology or {}
+    every_path = shown.get("unknown_pairs") == [] and shown.get("nvlink_shown") is not False
     result["paths"] = sorted(set(paths.values()), key=LEVELS.index) if paths else None
     if environment is None or unread:  # a file that could not be read may say anything
         result.update(deprecated=None, without_effect=None)
