@@ -79,7 +79,8 @@ def _gather(evidence: Evidence, params: dict[str, Any], errors: Errors) -> dict[
     _name_first_phase(facts)
     _judge_busy(facts)
     _state(facts, float(params.get("patience_scale") or 1.0))
-    if facts["state"] in ("absent", "stopped") and (unread or facts["units_found"] is None):
+    units_known = facts["units_found"] == [] or facts["unit"] is not None
+    if facts["state"] in ("absent", "stopped") and (unread or not units_known):
         facts["state"] = None
         what = "processes" if unread else "systemd's units"
         facts["why"] = "whether a server runs is not known: %s could not be read" % what
@@ -124,6 +125,18 @@ def _name_unknown(facts: dict[str, Any], unread: bool) -> None:
     if unit is None and facts["units_found"] == []:
         facts["unit_current"] = "n/a"
     log = facts["log"]
+    asked = facts["generation"]
+    if (
+        facts["state"] == "ready"
+        and asked["ran"] is not False
+        and not asked["answered"]
+        and not (log["available"] and not log["gap"])
+    ):
+        # /health may answer before a dead scheduler; neither an answer nor the log says that it is not so here
+        facts["state"], facts["why"] = (
+            None,
+            "/health answers 200, and neither its log nor an answer to a request is known",
+        )
     log["without_fault"] = False if log["fatal"] else (True if log["available"] and not log["gap"] else None)
 
 
