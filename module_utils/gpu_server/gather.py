@@ -10,7 +10,7 @@ from typing import Any
 from ..gpu_host import topology
 from ..gpu_host.evidence import values
 from ..gpu_host.evidence.errors import Errors
-from ..gpu_host.evidence.interface import NOT_CAPTURED, Evidence
+from ..gpu_host.evidence.interface import ABSENT, NOT_CAPTURED, Evidence
 from . import api, engines, gpu_load, installed, nccl, ports, processes, settings, stall, units
 from .engines import Engine
 from .engines.engine import IMPORTS
@@ -209,6 +209,8 @@ def _process_facts(
             errors.unanswered(cgroup)
             facts["units_found"] = facts["units_found"] or None
     facts["unit"] = units.read(evidence, name, errors) if name else None
+    if name and evidence.run(units.show_command(name), units.SECONDS).status == ABSENT:
+        facts["units_found"] = []  # there is no systemd
     return facts
 
 
