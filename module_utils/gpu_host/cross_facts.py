@@ -37,8 +37,8 @@ def join_facts(facts: Facts, errors: Errors) -> Facts:
     - ``missing_from_driver``: ``[{address, name, driver}]`` on the PCI bus, but not shown by nvidia-smi; cards given to
       vfio-pci stand in
       ``given_to_guests`` instead
-    - ``nvlink_present``; ``nvlinks_down``: ``[{address, index, label, active, expected, inactive}]``;
-      ``nvlink_active_fewest``
+    - ``nvlink_present``: False only where every GPU was seen to use none; ``nvlinks_down``: ``[{address, index, label,
+      active, expected, inactive}]``; ``nvlink_active_fewest``
     - ``gpus_without_numa_node``: addresses for which nvidia-smi names no node, on a host with several;
       ``numa_node_count``
     - ``p2p_gpus_differ``: whether the P2P matrix shows another number of GPUs than nvidia-smi; ``pcie_p2p``: more than
@@ -53,7 +53,7 @@ def join_facts(facts: Facts, errors: Errors) -> Facts:
         "gpu_count": 0 if _gpu_found(gpus, on_bus) is False else gpus.get("count"),
         "driver_expected": _driver_expected(gpus, on_bus),
         **_on_bus(devices, on_bus, gpus),
-        **_nvlinks(gpus, topology.get("nvlink")),
+        **_nvlinks(gpus, topology, errors),
         "numa_node_count": None if nodes is None else len(nodes),
         "gpus_without_numa_node": _without_numa_node(topology.get("gpus_without_numa_node"), nodes),
         "p2p_gpus_differ": _differ(p2p.get("gpu_count"), gpus.get("parsed") if gpus.get("count") is not None else None),
@@ -67,7 +67,8 @@ def _gpu_found(gpus: Facts, on_bus: Facts | None) -> bool | None:
     if on_bus is None:
         # Without the bus, only a driver that answers can say that there is no GPU.
         return False if gpus.get("count") == 0 else None
-    return False if gpus.get("installed") is False or gpus.get("count") == 0 or gpus.get("answered") is False else None
+    failed = gpus.get("answered") is False and not gpus.get("hung")
+    return False if gpus.get("installed") is False or gpus.get("count") == 0 or failed else None
 
 
 def _driver_expected(gpus: Facts, on_bus: Facts | None) -> bool | None:
@@ -82,48 +83,80 @@ def _on_bus(devices: Facts | None, on_bus: Facts | None, gpus: Facts) -> Facts:
     given = sorted(where for where, card in on_bus.items() if card.get("driver") == "vfio-pci")
     # Without nvidia-smi no card is shown; with one that failed, nothing is known about any of them.
     shown = {} if gpus.get("installed") is False else devices
+    lost = {entry["address"] for entry in gpus.get("lost") or ()}
     missing: list[Facts] | None = None
     if shown is not None:
         missing = [
             {"address": where, "name": card.get("name"), "driver": card.get("driver")}
             for where, card in sorted(on_bus.items())
-            if where not in shown and where not in given
+            if where not in shown and where not in given and where not in lost
         ]
+        if missing and shown and gpus.get("count") is None:
+            missing = None  # nvidia-smi's log was not read to its end: they may stand in the rest
     return {"missing_from_driver": missing, "given_to_guests": given}
 
 
-def _nvlinks(gpus: Facts, nvlink: Facts | None) -> Facts:
-    """A link is down if its GPU has fewer active ones than its like in this host, or an NVSwitch fabric lacks one.
+def _nvlinks(gpus: Facts, topology: Facts, errors: Errors) -> Facts:
+    """A link is down if its GPU has fewer active ones than its like in this host has, or if an NVSwitch fabric leaves
+    one inactive.
 
-    On PCI Express cards inactive links are normal: a bridge uses some of them, and without a bridge there are none.
+    On PCI Express cards inactive links are normal: a bridge uses some of them, and without a bridge there are none. A
+    GPU whose links were not seen makes the list unknown, as does one of a fabric that shows none at all.
     """
-    devices = gpus.get("devices")
+    devices, nvlink = gpus.get("devices"), topology.get("nvlink")
+    active = [links["active"] for links in (nvlink or {}).values()]
+    used = any(active) or gpus.get("fabric_present") is True
+    used = used or any(pair["class"] == "NV" for pair in topology.get("pairs") or ())
+    facts: Facts = {"nvlink_present": True if used else None, "nvlinks_down": None, "nvlink_active_fewest": None}
     if nvlink is None or not devices:
-        return {"nvlink_present": None, "nvlinks_down": None, "nvlink_active_fewest": None}
+        return facts
     most: dict[Any, int] = {}
     for where, links in nvlink.items():
         name = (devices.get(where) or {}).get("name")
         most[name] = max(most.get(name, 0), links["active"])
-    down, unsure = [], False
-    for where, facts in devices.items():
-        links = nvlink.get(where)
-        in_fabric = facts["fabric_state"] not in (None, NOT_APPLICABLE)
-        if not nvlink and not in_fabric:
-            continue  # no GPU has an active link
-        if links is None or links["unknown"]:
-            unsure = unsure or not facts["lost"]
+    down, unseen, fewest = [], [], []
+    for where, card in devices.items():
+        state = _link_state(card, nvlink.get(where), topology.get("nvlink_whole") is True, most.get(card["name"], 0))
+        if state is None:
+            unseen.append(where)
             continue
-        expected = links["links"] if in_fabric else most.get(facts["name"], 0)
-        if links["active"] < expected:
-            named = {"address": where, "index": facts["index"], "label": label_gpu(where, facts["index"])}
-            down.append({**named, "active": links["active"], "expected": expected, "inactive": links["inactive"]})
-    active = [links["active"] for links in nvlink.values()]
-    present = any(active) or bool(gpus.get("fabric_present"))
+        fewest.append(state["active"])
+        if state["expected"] == "all" or state["active"] < state["expected"]:
+            down.append({"address": where, "index": card["index"], "label": label_gpu(where, card["index"]), **state})
+    if unseen:
+        errors.add("nvidia-smi nvlink -s", "does not show the links of %s" % ", ".join(unseen[:8]))
+    every = not unseen and gpus.get("count") is not None
+    if not used and every and gpus.get("fabric_present") is False:
+        facts["nvlink_present"] = False
     return {
-        "nvlink_present": present,
-        "nvlinks_down": down if down or not unsure else None,
-        "nvlink_active_fewest": min(active, default=0),
+        **facts,
+        "nvlinks_down": down if down or every else None,
+        "nvlink_active_fewest": min(fewest, default=0) if every else None,
     }
+
+
+def _link_state(card: Facts, links: Facts | None, whole: bool, most: int) -> Facts | None:
+    """``{active, expected, inactive}`` of one GPU, `expected` "all" where only that is known; None where its links
+    were not seen."""
+    none = {"active": 0, "expected": 0, "inactive": []}
+    if card["lost"]:
+        return none  # gpu_not_lost says so
+    in_fabric = card["fabric_state"] not in (None, NOT_APPLICABLE)
+    if links is None:
+        # A whole answer leaves out a GPU without an active link; on one that should have some, that was not seen.
+        return none if whole and not in_fabric and not most and "fabric_state" not in card["unreadable"] else None
+    if links["mig"] and card["mig"] is True and links["unknown"] == 1:
+        return none  # NVLink is not for a GPU in MIG mode
+    expected: int | str = max(links["links"], most) if in_fabric else most
+    if links["inactive"] and (in_fabric or links["active"] < most):
+        return {"active": links["active"], "expected": expected, "inactive": links["inactive"]}
+    if links["active"] < most and not links["unknown"]:
+        return {"active": links["active"], "expected": expected, "inactive": links["inactive"]}
+    if links["unknown"] or "fabric_state" in card["unreadable"]:
+        return None
+    if in_fabric and not expected:
+        return {**none, "expected": "all"} if links["all_inactive"] else None
+    return {"active": links["active"], "expected": expected, "inactive": links["inactive"]}
 
 
 def _without_numa_node(nodeless: list[str] | None, nodes: Facts | None) -> list[str] | None:

@@ -7,10 +7,11 @@ from typing import Any
 
 from . import device_nodes, kernel, modules
 from .evidence.errors import Errors
-from .evidence.interface import ABSENT, DENIED, Evidence
+from .evidence.interface import ABSENT, DENIED, OK, Evidence
 from .linux import versions
 from .nvidia import cuda_toolkits, driver_packages, driver_requirements, driver_services
 from .pcie import gpu_addresses
+from .smi.smi_values import NOT_APPLICABLE
 
 LIBRARY_DIRECTORIES = (
     "/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib/aarch64-linux-gnu", "/usr/local/nvidia/lib64",
@@ -41,8 +42,8 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
     none; `libraries` {libcuda, libnvidia_ml: [{path, version}]}; `mismatched`: sentences on what differs from the
     running module's version ([] all agree, None unknown); `cuda` the newest CUDA release of the running driver;
     `gsp_firmware` (PCI address -> version or None), `nouveau_loaded`, `secure_boot`, `dkms` ([{module, version, kernel,
-    state}], None if not installed), `built_for_running_kernel`, `built_for_newest_kernel`, `nvswitches` (addresses);
-    and the facts of `driver_requirements.find_requirements`,
+    state}], [] where DKMS is not installed, None if unknown), `built_for_running_kernel`, `built_for_newest_kernel`,
+    `nvswitches` (addresses); and the facts of `driver_requirements.of_gpus`,
     `driver_services`, `driver_packages` (as `packaging`) and `cuda_toolkits`.
     """
     running = modules.read_loaded_modules(evidence, errors)
@@ -59,8 +60,22 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
         if device.is_gpu and device.driver != "vfio-pci"
     }
     requirements = driver_requirements.find_requirements(gpus, version, flavor)
-    dkms = _dkms(evidence, errors)
-    release = evidence.read("/proc/sys/kernel/osrelease").text.strip()
+    unread = _unread_devices(evidence, devices, errors)
+    for name in ("gpus", "below_minimum", "wrong_flavor"):
+        if unread and not requirements[name]:
+            requirements[name] = None
+    dkms, dkms_whole = _dkms(evidence, errors)
+    release = _release(evidence, errors if dkms else Errors("driver"))
+    nvswitches: list[str] | None = sorted(one.address for one in (devices or {}).values() if one.is_nvswitch)
+    nvswitches = nvswitches or (None if unread else [])
+    if nvswitches and services["fabric_manager"]["installed"] == NOT_APPLICABLE:
+        errors.add("systemctl show", "there is no systemd to ask for the Fabric Manager")
+    boot = evidence.list("/boot")
+    if dkms:
+        errors.unanswered(boot, absent_is_fine=True)
+    newest = (
+        kernel.choose_newest_kernel(kernel.find_installed_kernels(boot)) if boot.ok or boot.status == ABSENT else None
+    )
     return {
         "loaded": loaded,
         "version": version,
@@ -68,19 +83,17 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
         "flavor": flavor,
         "on_disk": on_disk,
         "libraries": libraries,
-        "mismatched": find_mismatches(version, on_disk["version"], libraries, services["fabric_manager"]["version"]),
+        "mismatched": find_mismatches(version, on_disk, libraries, services["fabric_manager"]),
         "cuda": driver_requirements.cuda_of_driver(version),
         "gsp_firmware": _gsp_firmware(evidence, errors),
         "nouveau_loaded": None if running is None else "nouveau" in running,
         "secure_boot": read_secure_boot(evidence, errors),
-        "dkms": dkms,
-        "built_for_running_kernel": _built(dkms, release),
+        "dkms": dkms if dkms or dkms_whole else None,
+        "built_for_running_kernel": _built(dkms, dkms_whole, release),
         "built_for_newest_kernel": _built(
-            dkms, kernel.choose_newest_kernel(kernel.find_installed_kernels(evidence.list("/boot"))) or release
+            dkms, dkms_whole, (newest or release) if boot.ok or boot.status == ABSENT else None
         ),
-        "nvswitches": None
-        if devices is None
-        else sorted(device.address for device in devices.values() if device.is_nvswitch),
+        "nvswitches": nvswitches,
         **requirements,
         **services,
         "packaging": driver_packages.gather(evidence, errors),
@@ -88,22 +101,39 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
     }
 
 
-def find_mismatches(
-    running: str | None, on_disk: str | None, libraries: dict[str, Any] | None, fabric_manager: str | None
-) -> list[str] | None:
-    """What differs from the running module's version, in words.
+def _unread_devices(evidence: Evidence, devices: dict[str, Any] | None, errors: Errors) -> bool:
+    """Whether a device on the bus could not be told: any of them may be a GPU or an NVSwitch."""
+    bus = evidence.list(gpu_addresses.DEVICES)
+    if devices is None:
+        errors.unanswered(bus, absent_is_fine=True)
+        return True
+    unread = sorted(set(bus.entries) - set(devices))
+    for address in unread:
+        uevent = evidence.read("%s/%s/uevent" % (gpu_addresses.DEVICES, address))
+        errors.unanswered(uevent)
+        if uevent.ok:
+            errors.odd(uevent.path, "names no device", uevent.text)
+    return bool(unread)
 
-    None where that version or everything beside it is unknown.
-    """
+
+def find_mismatches(
+    running: str | None, on_disk: dict[str, Any], libraries: dict[str, Any] | None, fabric_manager: dict[str, Any]
+) -> list[str] | None:
+    """What differs from the running module's version, in words; None where that version is unknown, or nothing is known
+    to differ and the module on disk, a library or an installed Fabric Manager could not be read."""
     if running is None:
         return None
-    others = [("the module on disk is", on_disk), ("the Fabric Manager is", fabric_manager)]
+    others = [("the module on disk is", on_disk["version"]), ("the Fabric Manager is", fabric_manager["version"])]
     for entries in (libraries or {}).values():
-        others += [("%s is" % entry["path"], entry["version"]) for entry in entries]
-    known = [(what, version) for what, version in others if version]
-    if not known and libraries is None:
-        return None
-    return ["%s %s" % (what, version) for what, version in known if not versions.is_same_version(version, running)]
+        others += [("%s is" % entry["path"], entry["version"]) for entry in entries or ()]
+    found = [
+        "%s %s" % (what, version)
+        for what, version in others
+        if version and not versions.is_same_version(version, running)
+    ]
+    unread = [on_disk["known"] is not True, libraries is None or None in libraries.values()]
+    unread.append(fabric_manager["installed"] is True and fabric_manager["version"] is None)
+    return found if found or not any(unread) else None
 
 
 def _running_module(evidence: Evidence, errors: Errors, loaded: bool | None) -> tuple[str | None, str | None]:
@@ -124,17 +154,25 @@ def _running_module(evidence: Evidence, errors: Errors, loaded: bool | None) -> 
 
 
 def _module_on_disk(evidence: Evidence, errors: Errors) -> dict[str, Any]:
+    """`known`: whether modinfo said which module is there, or that there is none (so it is where nothing loads
+    modules, as in a container without modinfo)."""
     outcome = evidence.run(MODINFO_COMMAND, 10.0)
     fields: dict[str, str] = {}
+    said = " ".join((outcome.text + " " + outcome.error_text).split())
+    known = outcome.status == ABSENT or (outcome.ok and outcome.rc != 0 and "not found" in said)
     if outcome.ok and outcome.rc == 0:
         for line in outcome.text.splitlines():
             name, colon, value = line.partition(":")
             if colon:
                 fields.setdefault(name.strip(), value.strip())
-    elif not outcome.ok:
-        errors.unanswered(outcome, absent_is_fine=True)
+        known = "version" in fields
+        if not known:
+            errors.add(" ".join(MODINFO_COMMAND), "shows no version")
+    elif not known:
+        errors.unsuccessful(outcome)
     license_ = fields.get("license")
     return {
+        "known": known,
         "version": fields.get("version"),
         "flavor": None if not license_ else "open" if "GPL" in license_ else "proprietary",
         "license": license_,
@@ -144,10 +182,16 @@ def _module_on_disk(evidence: Evidence, errors: Errors) -> dict[str, Any]:
 
 
 def _libraries(evidence: Evidence, errors: Errors) -> dict[str, Any] | None:
-    """The driver libraries by the version in their file name; None where `find` did not answer."""
+    """The driver libraries by the version in their file name; None where `find` did not answer. A kind of library of
+    which nothing was found in an answer that is not whole is None."""
     outcome = evidence.run(LIBRARIES_COMMAND, 10.0)
-    if not outcome.ok or (not outcome.stdout and "-printf" in outcome.error_text):
-        errors.unanswered(outcome)
+    # find ends with 1 where one of the directories is not there, and says so.
+    complaints = [line for line in outcome.error_text.splitlines() if "No such file" not in line]
+    silent = bool(outcome.rc) and not outcome.stdout and not outcome.error_text.strip()
+    whole = outcome.ok and not silent and not complaints
+    if not whole:
+        errors.unsuccessful(outcome)
+    if outcome.status != OK or silent or (complaints and not outcome.stdout):
         return None
     entries = [line.partition("\t")[::2] for line in outcome.text.splitlines()]
     # The loader opens NAME.so.1. Where that is a link, the version it leads to counts, and other files are left over.
@@ -163,7 +207,7 @@ def _libraries(evidence: Evidence, errors: Errors) -> dict[str, Any] | None:
         match = _LIBRARY.fullmatch(name)
         if match and not target and led_to.get((directory, match["name"]), match["version"]) == match["version"]:
             found[match["name"].replace("-", "_")].append({"path": path, "version": match["version"]})
-    return found
+    return {**found, **({} if whole else {"unread": None})}
 
 
 def _gsp_firmware(evidence: Evidence, errors: Errors) -> dict[str, str | None]:
@@ -197,21 +241,15 @@ def read_secure_boot(evidence: Evidence, errors: Errors) -> bool | None:
     return None
 
 
-def _dkms(evidence: Evidence, errors: Errors) -> list[dict[str, str | None]] | None:
-    """`nvidia/580.95.05, 6.14.8-2-pve, x86_64: installed`; before DKMS 3 `nvidia, 580.95.05, …`.
+def _dkms(evidence: Evidence, errors: Errors) -> tuple[list[dict[str, str | None]], bool]:
+    """(builds, whether that is all of them: it is not where dkms failed or its answer was cut).
 
-    `added` has no kernel.
+    `nvidia/580.95.05, 6.14.8-2-pve, x86_64: installed`; before DKMS 3 `nvidia, 580.95.05, …`; `added` has no kernel.
     """
     outcome = evidence.run(DKMS_COMMAND, 20.0)
-    if outcome.status == ABSENT:
-        return None
-    if not outcome.ok or (outcome.rc != 0 and not outcome.stdout):
-        if outcome.ok:
-            errors.add("dkms status", "ended with exit code %s: %s" % (outcome.rc, outcome.error_text.strip()[:200]))
-        else:
-            errors.unanswered(outcome)
-        return None
-    found = []
+    whole = outcome.status == ABSENT or outcome.succeeded
+    errors.unsuccessful(outcome, absent_is_fine=True)
+    found: list[dict[str, str | None]] = []
     for line in outcome.text.splitlines():
         what, colon, state = line.rpartition(": ")
         parts = [part.strip() for part in what.replace("/", ", ", 1).split(",")]
@@ -225,11 +263,19 @@ def _dkms(evidence: Evidence, errors: Errors) -> list[dict[str, str | None]] | N
                     "state": state.split()[0] if state.split() else None,
                 }
             )
-    return found
+    return found, whole
 
 
-def _built(dkms: list[dict[str, str | None]] | None, release: str) -> bool | None:
-    """Whether DKMS built the driver for the running kernel; None where DKMS does not manage it."""
-    if not dkms or not release:
+def _release(evidence: Evidence, errors: Errors) -> str | None:
+    reading = evidence.read("/proc/sys/kernel/osrelease")
+    errors.unanswered(reading)
+    return reading.text.strip() or None
+
+
+def _built(dkms: list[dict[str, str | None]], whole: bool, release: str | None) -> bool | None:
+    """Whether DKMS built the driver for the kernel `release`; None where DKMS does not manage it, or where that kernel
+    or a part of the builds is unknown."""
+    if release is None or not dkms:
         return None
-    return any(item["kernel"] == release and (item["state"] or "").startswith("installed") for item in dkms)
+    built = any(item["kernel"] == release and (item["state"] or "").startswith("installed") for item in dkms)
+    return built if built or whole else None

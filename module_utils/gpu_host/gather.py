@@ -24,7 +24,7 @@ from . import (
 from .evidence.errors import Errors
 from .evidence.interface import Evidence
 from .evidence.noting import NotingEvidence
-from .probe.worker_run import PROBE_COMMAND
+from .probe.worker_run import was_to_run
 
 SCHEMA = 1
 # Subject -> its reader, named in an import statement because that is how Ansible finds what it has to pack. A reader
@@ -91,7 +91,7 @@ def gather(evidence: Evidence, subset: Sequence[str] = ("all",)) -> dict[str, An
         "schema": SCHEMA,
         "recorded": manifest is not None,
         "reconstructed": bool(manifest and manifest.get("reconstructed")),
-        "probe_recorded": manifest is not None and evidence.run(PROBE_COMMAND).ok,
+        "probe_recorded": manifest is not None and was_to_run(evidence),
         "taken_at": evidence.now(),
         "subjects": list(readers),
         # What a reader asked for in vain: the reason why a fact is unknown where it gave none in `errors`.

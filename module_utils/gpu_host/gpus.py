@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .evidence.errors import Errors
-from .evidence.interface import ABSENT, HUNG, NOT_CAPTURED, TIMEOUT, Evidence, Outcome
+from .evidence.interface import ABSENT, HUNG, NOT_CAPTURED, OK, TIMEOUT, Evidence, Outcome
 from .smi import gpu_findings, log_fields, log_text, log_xml, plain_table, query_csv, smi_values
 from .smi.log_tree import Log, find_unreachable
 
@@ -56,6 +56,7 @@ class _Found:
     devices: dict[str, Any] | None = None
     source: str | None = None
     complaints: list[dict[str, object]] = field(default_factory=list)
+    cut: bool = False  # the output was longer than is kept
 
 
 def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
@@ -65,20 +66,27 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
     ``source``: the command read. ``attached`` (what the driver says), ``parsed`` (GPUs read), ``count`` (GPUs that
     answer; None unless the driver's own count agrees), ``complete`` (every GPU was read to its end). ``devices``: facts
     by PCI address (log_fields.py).
-    ``lost``: ``[{address, index, label, reason}]``. And the lists of gpu_findings.py.
+    ``lost``: ``[{address, index, label, reason}]``, those that nvidia-smi could not open among them; None while there
+    is none and not every GPU was read. And the lists of gpu_findings.py.
     """
     first = evidence.run(XML, LIMIT_SECONDS)
     found = _read(evidence, first, errors)
-    lost = None if found.devices is None else _lost(found.devices, found.complaints)
-    state = {**_ending(first), **_amounts(found, lost or [], first)}
+    lost: list[dict[str, Any]] | None = _lost(found.devices or {}, found.complaints)
+    state = {**_ending(first), **_amounts(found, lost or [])}
     _name_answer(state, first, found, errors)
+    if not lost and (not found.devices or state["count"] is None):
+        lost = None
     for index, where in choose_indices(evidence, found).items():
         if found.devices and where in found.devices:
             found.devices[where]["index"] = index
     for entry in lost or ():
         entry["index"] = (found.devices or {}).get(entry["address"], entry)["index"]
         entry["label"] = gpu_findings.label_gpu(entry["address"], entry["index"])
-    computed = gpu_findings.find_offenders(found.devices, state["count"] is not None)
+    # A field that is not there is one that the driver does not have only where the block of the GPU is whole.
+    every_field = found.log is not None and (
+        found.log.form == "xml" or (found.log.form == "text" and state["complete"])
+    )
+    computed = gpu_findings.find_offenders(found.devices, state["count"] is not None, every_field)
     absent = {
         "recovery_needed": "recovery_reported",
         "fabric_not_ready": "fabric_present",
@@ -105,7 +113,7 @@ def read_indices(evidence: Evidence) -> dict[int, str]:
 def choose_indices(evidence: Evidence, found: _Found | None) -> dict[int, str]:
     """As ``indices``. Without the query: the order of the GPUs in a whole log, which NVML's index follows."""
     answer = evidence.run(INDEX, LIMIT_SECONDS)
-    asked = query_csv.parse_indices(answer.stdout) if answer.ok and answer.rc == 0 else {}
+    asked = query_csv.parse_indices(answer.stdout) if answer.status == OK and answer.rc == 0 else {}
     if asked:
         return asked
     if found is None:
@@ -147,7 +155,9 @@ def _name_answer(state: dict[str, Any], first: Outcome, found: _Found, errors: E
         state["answered"] = True
         if first.status == NOT_CAPTURED:
             state["installed"] = True
-    elif first.ok:
+        if not found.devices:
+            errors.add(found.source or " ".join(XML), "%s: no GPU was read" % (state["message"] or "no output"))
+    elif first.status == OK:
         state["answered"] = False
         errors.add(" ".join(XML), "exit code %s: %s" % (first.rc, state["message"] or "no output that can be read"))
     elif first.status == NOT_CAPTURED:
@@ -173,13 +183,13 @@ def _read(evidence: Evidence, first: Outcome, errors: Errors) -> _Found:
     """The best log that the host has. `first` is the answer to ``nvidia-smi -q -x``."""
     if first.status in (ABSENT, HUNG, TIMEOUT):
         return _Found()  # nothing else of nvidia-smi would fare better, and a hang costs its whole time limit again
-    best = log_xml.parse_log_xml(first.stdout) if first.ok else None
+    best = log_xml.parse_log_xml(first.stdout) if first.status == OK else None
     source, complaints = XML, _complaints(first)
-    if first.ok and best is None and (first.rc != 0 or _no_devices(first)):
+    if first.status == OK and best is None and (first.rc != 0 or _no_devices(first)):
         return _Found(devices={} if _no_devices(first) else None, complaints=complaints)
     if best is None or not best.whole:
         answer = evidence.run(TEXT, LIMIT_SECONDS)
-        log = log_text.parse_log_text(answer.stdout) if answer.ok else None
+        log = log_text.parse_log_text(answer.stdout) if answer.status == OK else None
         if log is not None and (best is None or (log.whole, len(log.gpus)) > (best.whole, len(best.gpus))):
             best, source, complaints = log, TEXT, _complaints(answer)
     if best is None:
@@ -189,7 +199,10 @@ def _read(evidence: Evidence, first: Outcome, errors: Errors) -> _Found:
         errors.add(" ".join(source), problem, needs_root="Insufficient Permissions" in problem)
     if best.attached is not None and best.attached != len(best.gpus):
         errors.add(" ".join(source), "%d GPUs attached, %d parsed" % (best.attached, len(best.gpus)))
-    return _Found(best, devices, " ".join(source), complaints)
+    answer = evidence.run(source, LIMIT_SECONDS)
+    if answer.truncated:
+        errors.add(" ".join(source), "is cut off: its output was longer than is kept")
+    return _Found(best, devices, " ".join(source), complaints, answer.truncated)
 
 
 def _no_devices(answer: Outcome) -> bool:
@@ -199,18 +212,18 @@ def _no_devices(answer: Outcome) -> bool:
 def _read_poor(evidence: Evidence, first: Outcome, errors: Errors) -> _Found:
     """From the table or the CSV query: fewer facts, and nothing that says how many GPUs there ought to be."""
     answer = evidence.run(TABLE, LIMIT_SECONDS)
-    table = plain_table.parse_plain_table(answer.stdout) if answer.ok else None
+    table = plain_table.parse_plain_table(answer.stdout) if answer.status == OK else None
     if table is not None:
         log = Log("table", driver_version=table.driver_version, cuda_version=table.cuda_version, closed=table.closed)
-        return _Found(log, table.devices, " ".join(TABLE), _complaints(answer))
-    if answer.ok and _no_devices(answer):
+        return _Found(log, table.devices, " ".join(TABLE), _complaints(answer), answer.truncated)
+    if answer.status == OK and _no_devices(answer):
         return _Found(devices={}, source=" ".join(TABLE))
     answer = evidence.run(INDEX, LIMIT_SECONDS)
-    devices = query_csv.parse_devices(answer.stdout) if answer.ok and answer.rc == 0 else {}
+    devices = query_csv.parse_devices(answer.stdout) if answer.status == OK and answer.rc == 0 else {}
     if devices:
         log = Log("csv", driver_version=query_csv.driver_version(answer.stdout), closed=True)
-        return _Found(log, devices, "nvidia-smi --query-gpu")
-    if first.ok:
+        return _Found(log, devices, "nvidia-smi --query-gpu", [], answer.truncated)
+    if first.status == OK:
         errors.add(" ".join(XML), "printed no log that can be read")
     return _Found()
 
@@ -240,7 +253,7 @@ def _devices(log: Log) -> tuple[dict[str, Any], list[str]]:
     return devices, problems
 
 
-def _amounts(found: _Found, lost: list[dict[str, Any]], first: Outcome) -> dict[str, Any]:
+def _amounts(found: _Found, lost: list[dict[str, Any]]) -> dict[str, Any]:
     if found.devices is None:
         return dict.fromkeys(("driver_version", "cuda_version", "attached", "parsed", "count", "complete"))
     log, parsed = found.log, len(found.devices)
@@ -250,7 +263,7 @@ def _amounts(found: _Found, lost: list[dict[str, Any]], first: Outcome) -> dict[
     listed = len(log.gpus) if log.gpus else parsed
     unopened = sum(1 for entry in lost if entry["address"] not in found.devices)
     agrees = listed == parsed and (
-        log.attached in (parsed, parsed + unopened) if log.attached is not None else log.closed
+        log.attached in (parsed, parsed + unopened) if log.attached is not None else log.closed and not found.cut
     )
     return {
         "driver_version": log.driver_version,
@@ -258,7 +271,7 @@ def _amounts(found: _Found, lost: list[dict[str, Any]], first: Outcome) -> dict[
         "attached": log.attached,
         "parsed": parsed,
         "count": parsed - (len(lost) - unopened) if agrees else None,
-        "complete": bool(agrees and log.closed and not first.truncated),
+        "complete": bool(agrees and log.closed and not found.cut),
     }
 
 

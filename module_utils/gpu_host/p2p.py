@@ -11,7 +11,7 @@ from typing import Any
 
 from . import gpus
 from .evidence.errors import Errors
-from .evidence.interface import ABSENT, HUNG, TIMEOUT, Evidence
+from .evidence.interface import OK, Evidence
 from .smi import topo_matrix
 from .smi.topo_matrix import Matrix
 
@@ -65,13 +65,17 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
     read: dict[str, Pairs | None] = {}
     for capability, letter in CAPABILITIES.items():
         answer = evidence.run(("nvidia-smi", "topo", "-p2p", letter), LIMIT_SECONDS)
-        matrix = topo_matrix.parse_matrix(answer.stdout) if answer.ok and answer.rc == 0 else None
+        matrix = topo_matrix.parse_matrix(answer.stdout) if answer.status == OK and answer.rc == 0 else None
         read[capability] = None if matrix is None else read_statuses(matrix)
         if matrix is not None:
             names = {**{index: "GPU%d" % index for index in matrix.gpus}, **names}
             missing = [label for label in matrix.columns if label.startswith("GPU") and label not in matrix.rows]
+            errors.unanswered(answer)  # where it was cut off
             if missing:
                 errors.add(" ".join(answer.argv), "is cut off: no row of %s" % ", ".join(missing[:8]))
+            damaged = sum(status is None for status in (read[capability] or {}).values())
+            if damaged and not missing:
+                errors.add(" ".join(answer.argv), "has no readable status for %d directed pairs" % damaged)
         elif answer.ok:
             said = (answer.text + " " + answer.error_text).split()
             errors.add(
@@ -79,8 +83,6 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
             )
         else:
             errors.unanswered(answer, absent_is_fine=True)
-            if answer.status in (ABSENT, HUNG, TIMEOUT):
-                break  # the others would fare no better, and each costs its whole time limit
     return summarise_statuses(read, names)
 
 

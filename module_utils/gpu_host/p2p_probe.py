@@ -5,21 +5,16 @@ The GPUs are touched only where nothing else works on them: the idle gate reads 
 
 from __future__ import annotations
 
-import json
 from typing import Any, Callable
 
 from . import p2p, topology
+from .evidence import values
 from .evidence.errors import Errors
 from .evidence.interface import NOT_CAPTURED, Evidence, Outcome
-from .probe import all_reduce, cuda_results, pair_verdict
-from .probe.worker_run import PROBE_COMMAND
+from .probe import all_reduce, cuda_results, pair_verdict, result_shape
+from .probe.worker_run import APPS_COMMAND, GPUS_COMMAND, PROBE_COMMAND, was_to_run
+from .smi.smi_values import is_not_applicable
 
-APPS_COMMAND = ("nvidia-smi", "--query-compute-apps=pid,process_name,used_memory", "--format=csv,noheader,nounits")
-GPUS_COMMAND = (
-    "nvidia-smi",
-    "--query-gpu=pci.bus_id,memory.used,utilization.gpu,mig.mode.current",
-    "--format=csv,noheader,nounits",
-)
 GATE_SECONDS = 30.0
 BUSY_MEMORY_MIB = 1024  # an idle GPU holds less, also with a display server on it
 BUSY_UTILIZATION_PERCENT = 5
@@ -38,8 +33,9 @@ def gather(
 ) -> dict[str, Any]:
     """The dictionary `p2p_probe` (`host.probe` in checks): the same keys on every host, None for what is not known.
 
-    - ``ran``, ``skipped_reason``, ``complete`` (no pair is unmeasured), ``seconds``, ``stages`` (seconds by stage),
-      ``gate`` (see `idle_gate`)
+    - ``attempted``: False only where the probe was not to run; ``ran``: None where its result cannot be read;
+      ``skipped_reason``, ``complete`` (no pair is unmeasured), ``seconds``, ``stages`` (seconds by stage), ``gate``
+      (see `idle_gate`)
     - ``cuda``: ``{initialised, result_code, result_name, function, hung, detail, library, library_error, seconds,
       driver_version, causes}``
     - ``devices``: by PCI address ``{name, cuda_index, compute_capability, compute_mode, multiprocessors, opened:
@@ -58,14 +54,15 @@ def gather(
     - ``all_usable``, ``all_delivered``, ``all_fast``: False if one pair fails, None while one is not measured
     - ``verdicts``: ``{pairs, ok, …}`` counts; ``lowest_bandwidth_gb_s``; ``events``: stages that hung or broke
       (`probe_run._Child`)
-    - lists that a check asks to be empty (`LISTS`), each of directed pairs ("source->target"), of GPUs or of sentences:
+    - lists that a check asks to be empty (`LISTS`), each of directed pairs ("source->target"), of GPUs or of sentences,
+      None where nothing is known to be in it and something could not be read:
       ``not_granted_pairs``,
       ``unusable_pairs``, ``undelivered_pairs``, ``mirrored_pairs``, ``staged_pairs``, ``slow_pairs``,
       ``high_latency_pairs``, ``hung_pairs``,
       ``unmeasured_pairs``, ``wrong_control_pairs``, ``one_way_pairs``, ``corrupt_under_load``,
       ``collapsed_under_load``, ``skipped_gpus``; and
       ``explanations``: by list, a sentence with figures for each entry
-    - ``collective``: see `probe_collective.facts`
+    - ``collective``: see `all_reduce.facts`
 
     `restrict` makes a live probe leave the GPUs alone (cuInit and the driver's claims only); a recorded one has none.
     """
@@ -75,27 +72,32 @@ def gather(
     forced = params.get("when_busy") == "force"
     if restrict and gate["reason"] and not forced:
         restrict()
+    if gate["busy"] is None and gate["reason"]:
+        errors.add("nvidia-smi", gate["reason"])
     answer = evidence.run(PROBE_COMMAND)
-    if answer.status == NOT_CAPTURED:
+    if answer.status == NOT_CAPTURED and not was_to_run(evidence):
         result["skipped_reason"] = gate["reason"] or "this bundle holds no probe"
         return result
-    raw = _decoded(answer, errors)
+    result["attempted"] = True
+    problems: list[tuple[tuple[str, ...], str]] = []
+    raw = _decoded(answer, result_shape.PROBE, problems, errors)
     if raw is None:
-        result["skipped_reason"] = "the probe's result cannot be read"
-        return result
-    try:
-        fill_result(raw, result, _context(evidence, gate))
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        errors.add(
-            "p2p_probe",
-            "its result has another shape than this version writes (%s: %s)" % (type(error).__name__, error),
-        )
-        return {**_empty(), "gate": gate, "skipped_reason": "the probe's result cannot be read"}
-    for name in ("unmeasured_pairs", "hung_pairs"):
-        for sentence in result["explanations"][name][:4]:
-            errors.add("p2p_probe", sentence)
+        result.update(_unread(), skipped_reason="the probe's result cannot be read")
+    else:
+        fill_result(raw, result, _context(evidence), problems)
+        for name in ("unmeasured_pairs", "hung_pairs"):
+            for sentence in result["explanations"][name][:4]:
+                errors.add("p2p_probe", sentence)
+        pathless = [name for name, pair in result["pairs"].items() if pair["path"] is None]
+        if pathless and result["ran"]:
+            errors.add("nvidia-smi topo -m", "does not show the path of %d directed pairs" % len(pathless))
     result["collective"] = _collective(evidence, params, result, errors)
     return result
+
+
+def _unread() -> dict[str, Any]:
+    """What is known of a probe whose result cannot be read: nothing."""
+    return dict.fromkeys((*LISTS, "ran", "cuda", "devices", "pairs", "loopback", "many_to_one", "events"))
 
 
 def _collective(evidence: Evidence, params: dict[str, Any], result: dict[str, Any], errors: Errors) -> dict[str, Any]:
@@ -103,21 +105,33 @@ def _collective(evidence: Evidence, params: dict[str, Any], result: dict[str, An
     reason = None
     if params.get("collective") == "false":
         reason = "not asked for"
-    elif not result["ran"]:
+    elif result["ran"] is False:
         reason = result["skipped_reason"]
-    elif len(result["devices"]) < 2:
+    elif result["ran"] and len(result["devices"] or ()) < 2:
         reason = "one GPU"
-    elif result["hung_pairs"] or any(event["kind"] == "left_behind" for event in result["events"]):
+    elif result["hung_pairs"] or any((event or {}).get("kind") == "left_behind" for event in result["events"] or ()):
         reason = "not tried after a hang"
     if reason:
         return all_reduce.summarise_all_reduce(None, reason)
     answer = evidence.run(all_reduce.COLLECTIVE_COMMAND)
-    if answer.status == NOT_CAPTURED:
-        return all_reduce.summarise_all_reduce(None, "this bundle holds no all-reduce")
-    raw = _decoded(answer, errors)
-    return all_reduce.summarise_all_reduce(
-        raw if raw and raw.get("arms") else None, (raw or {}).get("reason") or "its result cannot be read"
-    )
+    problems: list[tuple[tuple[str, ...], str]] = []
+    raw = _decoded(answer, result_shape.COLLECTIVE, problems, errors)
+    if raw is None:
+        return {**all_reduce.summarise_all_reduce(None, "its result cannot be read"), "ran": None}
+    if not raw.get("arms"):
+        reason = raw.get("reason")
+        return {
+            **all_reduce.summarise_all_reduce(None, reason or "its result cannot be read"),
+            "ran": False if reason else None,
+        }
+    found = all_reduce.summarise_all_reduce(raw, None)
+    if problems and found["verdict"] == "ok":
+        found["verdict"] = None
+    if found["ran"] and found["verdict"] is None:
+        errors.add("p2p_collective", "does not say of every size whether its values are right")
+    if found["ran"] and found["pairs_without_p2p"] is None:
+        errors.add("p2p_collective", "names no transport of NCCL")
+    return found
 
 
 def _empty() -> dict[str, Any]:
@@ -132,7 +146,7 @@ def _empty() -> dict[str, Any]:
         "lowest_bandwidth_gb_s",
     )
     result: dict[str, Any] = dict.fromkeys((*names, "all_usable", "all_delivered", "all_fast", "complete"))
-    result.update(ran=False, devices={}, pairs={}, loopback={}, many_to_one={}, events=[], stages={})
+    result.update(attempted=False, ran=False, devices={}, pairs={}, loopback={}, many_to_one={}, events=[], stages={})
     result.update((name, []) for name in LISTS)
     result["explanations"] = {name: [] for name in LISTS}
     return result
@@ -148,7 +162,7 @@ def check_idle(evidence: Evidence, errors: Errors) -> dict[str, Any]:
     apps, gpus = evidence.run(APPS_COMMAND, GATE_SECONDS), evidence.run(GPUS_COMMAND, GATE_SECONDS)
     gate: dict[str, Any] = {"busy": None, "reason": None, "processes": [], "gpus": []}
     for answer in (apps, gpus):
-        if not answer.ok or answer.rc:
+        if not answer.succeeded:
             errors.unanswered(answer)
             said = (answer.text or answer.error_text).strip().splitlines()
             gate["reason"] = "nothing says whether the GPUs are idle: nvidia-smi %s" % (
@@ -174,7 +188,7 @@ def check_idle(evidence: Evidence, errors: Errors) -> dict[str, Any]:
             gate["gpus"].append({
                 "pci_address": cuda_results.normalise_address(cells[0]),
                 "memory_used_mib": cuda_results.parse_number(cells[1]),
-                "utilization_percent": cuda_results.parse_number(cells[2]),
+                "utilization_percent": 0.0 if is_not_applicable(cells[2]) else cuda_results.parse_number(cells[2]),
                 "mig": {"Enabled": True, "Disabled": False}.get(cells[3]),
             })  # fmt: skip
     if not gate["gpus"]:
@@ -182,6 +196,11 @@ def check_idle(evidence: Evidence, errors: Errors) -> dict[str, Any]:
         return gate
     gate["reason"] = _why_busy(gate)
     gate["busy"] = gate["reason"] is not None
+    unknown = [
+        gpu["pci_address"] for gpu in gate["gpus"] if None in (gpu["memory_used_mib"], gpu["utilization_percent"])
+    ]
+    if unknown and not gate["busy"]:
+        gate.update(busy=None, reason="nothing says whether the GPUs are idle: GPU %s shows no number" % unknown[0])
     return gate
 
 
@@ -198,19 +217,26 @@ def _why_busy(gate: dict[str, Any]) -> str | None:
     return None
 
 
-def _decoded(answer: Outcome, errors: Errors) -> dict[str, Any] | None:
-    if not answer.ok:
-        errors.unanswered(answer)
+def _decoded(
+    answer: Outcome, shape: Any, problems: list[tuple[tuple[str, ...], str]], errors: Errors
+) -> dict[str, Any] | None:
+    """The result in `answer`, everything in it of the kind that `shape` says; None where there is none."""
+    name = answer.argv[0]
+    if not answer.succeeded:
+        errors.unsuccessful(answer)
         return None
     try:
-        raw = json.loads(answer.text)
+        raw = values.json_value(answer.text)
     except ValueError as error:
-        errors.add("p2p_probe", "its result is not JSON: %s" % error)
+        errors.add(name, "its result is not JSON: %s" % error)
         return None
     if not isinstance(raw, dict):
-        errors.add("p2p_probe", "its result is not a JSON object")
+        errors.add(name, "its result is not a JSON object")
         return None
-    return raw
+    found: dict[str, Any] = result_shape.conform(raw, shape, problems)
+    for sentence in result_shape.sentences(problems):
+        errors.add(name, "its result has another shape than this version writes: %s" % sentence)
+    return found
 
 
 def _in_guest(evidence: Evidence) -> bool | None:
@@ -220,10 +246,28 @@ def _in_guest(evidence: Evidence) -> bool | None:
     return None if flags is None else "hypervisor" in flags.split()
 
 
-def fill_result(raw: dict[str, Any], result: dict[str, Any], context: dict[str, Any]) -> dict[str, Any]:
-    """Fill `result` from a raw result: what was measured, the verdicts and the lists."""
-    for name in ("devices", "pairs", "loopback", "many_to_one", "events", "stages"):
-        result[name] = raw.get(name) or result[name]
+def fill_result(
+    raw: dict[str, Any],
+    result: dict[str, Any],
+    context: dict[str, Any],
+    problems: list[tuple[tuple[str, ...], str]] | None = None,
+) -> dict[str, Any]:
+    """Fill `result` from a raw result: what was measured, the verdicts and the lists. `problems`: values in it that
+    were of another kind (`result_shape.conform`); what they could have changed is unknown."""
+    damaged: dict[str, list[str]] = {}
+    for place, what in problems or ():
+        damaged.setdefault(place[0], []).append(".".join(place[1:] or place) + " " + what)
+    for name in ("devices", "pairs", "loopback", "many_to_one"):
+        result[name] = {key: entry or {} for key, entry in (raw.get(name) or {}).items()}
+    result["events"] = [
+        {"stage": "", "kind": "", "seconds": None, "detail": None, **event}
+        for event in raw.get("events") or ()
+        if event
+    ]
+    result["stages"] = raw.get("stages") or {}
+    whole = [address for address, device in result["devices"].items() if not device.get("mig")]
+    for name in ("%s->%s" % (one, other) for one in whole for other in whole if one != other):
+        result["pairs"].setdefault(name, {})
     result["all_at_once"], result["seconds"] = raw.get("all_at_once"), raw.get("seconds")
     result["cuda"] = _cuda(raw)
     restricted = bool((raw.get("options") or {}).get("only_initialise"))
@@ -231,6 +275,11 @@ def fill_result(raw: dict[str, Any], result: dict[str, Any], context: dict[str, 
         result["loopback"]
     )
     result["ran"] = measured and not restricted
+    unread = {"pairs", "loopback", "devices", "cuda", "events"} & set(damaged) or not (
+        raw.get("cuda") or result["events"]
+    )
+    if unread and not measured and not restricted:
+        result["ran"] = None
     if restricted:
         result["skipped_reason"] = (result["gate"] or {}).get("reason")
     elif not result["ran"]:
@@ -259,12 +308,28 @@ def fill_result(raw: dict[str, Any], result: dict[str, Any], context: dict[str, 
         )
         pair["least_gb_s"], pair["least_basis"] = least["gb_s"], least["basis"]
         pair.update(pair_verdict.judge_pair(pair, least))
+        odd = next((what for what in damaged.get("pairs", ()) if what.startswith(name)), None)
+        if odd and pair["verdict"] == "ok":
+            pair.update(verdict="unknown", failed_rung=None, reason="not read: %s" % odd[len(name) + 1 :])
         if pair["verdict"] == "unknown":
             pair["reason"] = next(
                 (gpu for gpu in result["skipped_gpus"] if gpu.partition(": ")[0] in (source, target)), pair["reason"]
             )
     _lists(result, restricted)
+    for part, names in _LISTS_OF.items():
+        for name in names:
+            if part in damaged and not result[name]:
+                result[name] = None
     return result
+
+
+# Which lists a part of the result that cannot be read could have filled; pairs are unmeasured one by one.
+_LISTS_OF = {
+    "devices": ("skipped_gpus",),
+    "many_to_one": ("corrupt_under_load", "collapsed_under_load"),
+    "all_at_once": ("corrupt_under_load", "collapsed_under_load"),
+    "events": ("corrupt_under_load", "collapsed_under_load"),
+}
 
 
 def _why_not(result: dict[str, Any]) -> str:
@@ -285,9 +350,8 @@ def _cuda(raw: dict[str, Any]) -> dict[str, Any]:
     ``{initialised, result_code, result_name, hung, library, library_error, seconds, driver_version, causes, detail}``.
     """
     found = raw.get("cuda") or {}
-    event = next(
-        (event for event in raw.get("events") or () if event["stage"] in ("start", "load libcuda.so.1", "cuInit")), None
-    )
+    events = [event for event in raw.get("events") or () if event]
+    event = next((one for one in events if one.get("stage") in ("start", "load libcuda.so.1", "cuInit")), None)
     error = found.get("error") or {}
     cuda = {name: found.get(name) for name in ("initialised", "library", "library_error", "seconds", "driver_version")}
     cuda.update(
@@ -303,20 +367,16 @@ def _cuda(raw: dict[str, Any]) -> dict[str, Any]:
     if found.get("initialised") and not error:
         cuda.update(result_code=0, result_name="CUDA_SUCCESS")
     if event is not None:
-        hung = event["kind"] in ("hung", "left_behind", "out_of_time")
-        cuda.update(initialised=False, hung=hung, detail=event["detail"], seconds=event["seconds"])
-        cuda["result_name"] = "no answer within %g s" % event["seconds"] if hung else event["detail"]
+        hung, seconds = event.get("kind") in ("hung", "left_behind", "out_of_time"), event.get("seconds")
+        cuda.update(initialised=False, hung=hung, detail=event.get("detail"), seconds=seconds)
+        cuda["result_name"] = "no answer within %g s" % (seconds or 0.0) if hung else event.get("detail")
         cuda["causes"] = list(cuda_results.HANG_CAUSES) if hung else []
     return cuda
 
 
-def _context(evidence: Evidence, gate: dict[str, Any]) -> dict[str, Any]:
-    """What else the verdicts need, by the readers of their subjects: ``{topology, p2p, in_guest}``.
-
-    Their errors are told by gpu_facts.
-    """
-    if gate["busy"] is None:  # nvidia-smi does not answer: each command would cost its whole limit again
-        return {"topology": {}, "p2p": {}, "in_guest": _in_guest(evidence)}
+def _context(evidence: Evidence) -> dict[str, Any]:
+    """What else the verdicts need, by the readers of their subjects: ``{topology, p2p, in_guest}``. Their errors are
+    told by gpu_facts."""
     for reader in (topology, p2p):
         for argv, limit in reader.COMMANDS:
             evidence.start(argv, limit)
@@ -366,8 +426,15 @@ def _lists(result: dict[str, Any], restricted: bool) -> None:
     result["all_delivered"] = _all(
         result["undelivered_pairs"] + result["hung_pairs"] + result["wrong_control_pairs"], left
     )
-    result["all_fast"] = _all(result["staged_pairs"] + result["slow_pairs"], left or result["hung_pairs"])
+    # Without its path nothing says how fast a pair should be: NVLink would pass at the speed of PCI Express.
+    pathless = [name for name, pair in pairs.items() if pair["path"] is None]
+    result["all_fast"] = _all(result["staged_pairs"] + result["slow_pairs"], left or result["hung_pairs"] or pathless)
+    if result["unmeasured_pairs"] and not result["high_latency_pairs"]:
+        result["high_latency_pairs"] = None
     _load(result)
+    if pairs and result["all_usable"] and result["all_at_once"] is None:
+        for name in ("corrupt_under_load", "collapsed_under_load"):
+            result[name] = result[name] or None
 
 
 def _all(failing: list[str], left: Any) -> bool | None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from . import gpus
 from .evidence.errors import Errors
-from .evidence.interface import ABSENT, HUNG, TIMEOUT, Evidence, Outcome
+from .evidence.interface import OK, Evidence, Outcome
 from .smi import nvlink, smi_values, topo_matrix
 from .smi.topo_matrix import Matrix
 
@@ -29,19 +29,23 @@ _CELL = re.compile(r"NV(\d{1,3})")
 
 
 def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
-    """Facts ``topology``: those of ``summary``, and ``nvlink``:
-
-    ``{address: {links, active, inactive, unknown, speed_gb_s}}`` or None.
-    """
+    """Facts ``topology``: those of ``summary``; ``nvlink``: ``{address: …}`` as ``nvlink.summarise`` has it, or None;
+    ``nvlink_whole``: whether all of that answer was read, so that a GPU which it does not name has no active link."""
     names = gpus.read_indices(evidence)
     answer = evidence.run(MATRIX, LIMIT_SECONDS)
-    matrix = topo_matrix.parse_matrix(answer.stdout) if answer.ok and answer.rc == 0 else None
+    matrix = topo_matrix.parse_matrix(answer.stdout) if answer.status == OK and answer.rc == 0 else None
     if matrix is None:
         _unanswered(answer, errors)
+    else:
+        errors.unanswered(answer)  # where it was cut off
     facts = summarise_topology(matrix, names)
     if facts["unknown_pairs"]:
         errors.add(" ".join(MATRIX), "is cut off or damaged: %d pairs cannot be read" % len(facts["unknown_pairs"]))
-    return {**facts, "nvlink": None if answer.status in (ABSENT, HUNG, TIMEOUT) else _nvlink(evidence, names, errors)}
+    if matrix is not None and matrix.shows_nvlink is False:
+        errors.add(
+            " ".join(MATRIX), "its legend has no NV#, as that of topo -mp: whether NVLink joins a pair is not shown"
+        )
+    return {**facts, **_nvlink(evidence, names, errors)}
 
 
 def _unanswered(answer: Outcome, errors: Errors) -> None:
@@ -52,15 +56,27 @@ def _unanswered(answer: Outcome, errors: Errors) -> None:
         errors.unanswered(answer, absent_is_fine=True)
 
 
-def _nvlink(evidence: Evidence, names: dict[int, str], errors: Errors) -> dict[str, Any] | None:
+def _nvlink(evidence: Evidence, names: dict[int, str], errors: Errors) -> dict[str, Any]:
     answer = evidence.run(NVLINK, LIMIT_SECONDS)
-    found = nvlink.parse_nvlink(answer.stdout) if answer.ok else None
-    if answer.ok and answer.rc == 0 and not answer.stdout.strip():
+    found = nvlink.parse_nvlink(answer.stdout) if answer.status == OK else None
+    if answer.succeeded and not answer.stdout.strip():
         found = {}  # where no link is active, driver 580 prints nothing at all (seen on a single H200)
     if found is None:
         _unanswered(answer, errors)
-        return None
-    return {_name("GPU%d" % index, names): nvlink.summarise_nvlink(links) for index, links in found.items()}
+        return {"nvlink": None, "nvlink_whole": None}
+    whole = answer.succeeded
+    if not whole:
+        errors.add(
+            " ".join(NVLINK),
+            "is cut off" if answer.rc == 0 else "exit code %s: what it printed may not be all" % answer.rc,
+        )
+    by_name = {_name("GPU%d" % index, names): nvlink.summarise_nvlink(links) for index, links in found.items()}
+    if not whole and by_name:
+        by_name[list(by_name)[-1]]["unknown"] += 1  # the block in which it ended
+    for name, links in by_name.items():
+        for sentence in links["said"][:2]:
+            errors.add(" ".join(NVLINK), "%s: %s" % (name, sentence))
+    return {"nvlink": by_name, "nvlink_whole": whole}
 
 
 def summarise_topology(matrix: Matrix | None, names: dict[int, str]) -> dict[str, Any]:
@@ -69,6 +85,8 @@ def summarise_topology(matrix: Matrix | None, names: dict[int, str]) -> dict[str
     ``links``: ``{address: {address or NIC: class}}``. ``pairs``: ``[{a, b, class, nvlinks}]``, each pair once, `class`
     one of CLASSES;
     ``unknown_pairs``; ``class_counts``; ``worst_class``; ``pairs_beyond``: class -> the pairs that are farther apart.
+    ``nvlink_shown``: whether the matrix names NVLink where there is one (``topo -mp`` does not); where that is not so,
+    `nvlinks` is None, and what depends on the nearest path too; None where the legend is missing.
     ``nics``: label -> device name. ``gpus``: ``{address: {index, cpu_affinity, numa_node, gpu_numa_node}}``: a node is
     a number, ``"n/a"`` or None. ``gpu_numa_nodes``: the nodes that the GPUs are on; ``gpus_without_numa_node``.
     """
@@ -89,10 +107,12 @@ def summarise_topology(matrix: Matrix | None, names: dict[int, str]) -> dict[str
                 continue
             cell = str(seen.pop())
             links = _CELL.fullmatch(cell)
-            pairs.append({**where, "class": "NV" if links else cell, "nvlinks": int(links.group(1)) if links else 0})
+            none = 0 if matrix.shows_nvlink else None
+            pairs.append({**where, "class": "NV" if links else cell, "nvlinks": int(links.group(1)) if links else none})
     affinity = {_name("GPU%d" % index, names): _affinity(matrix, index) for index in indices}
     ranks = {name: rank for rank, name in enumerate(CLASSES)}
     nodes = [facts["numa_node"] for facts in affinity.values()]
+    hidden = matrix.shows_nvlink is False
     return {
         "links": {
             _name(label, names): {_name(other, names): cell for other, cell in row.items()}
@@ -100,16 +120,17 @@ def summarise_topology(matrix: Matrix | None, names: dict[int, str]) -> dict[str
         },
         "pairs": pairs,
         "unknown_pairs": unknown,
+        "nvlink_shown": matrix.shows_nvlink,
         "class_counts": {
             name: sum(1 for pair in pairs if pair["class"] == name)
             for name in CLASSES
             if any(pair["class"] == name for pair in pairs)
         },
         "worst_class": None
-        if unknown or not pairs
+        if unknown or hidden or not pairs
         else max((pair["class"] for pair in pairs), key=lambda name: ranks[name]),
         "pairs_beyond": None
-        if unknown
+        if unknown or hidden
         else {name: [pair for pair in pairs if ranks[pair["class"]] > ranks[name]] for name in CLASSES},
         "nics": {label: matrix.nics.get(label, label) for label in matrix.columns if not label.startswith("GPU")},
         "gpus": affinity,
@@ -122,6 +143,7 @@ _KEYS = (
     "links",
     "pairs",
     "unknown_pairs",
+    "nvlink_shown",
     "class_counts",
     "worst_class",
     "pairs_beyond",
@@ -134,7 +156,7 @@ _KEYS = (
 
 def _name(label: str, names: dict[int, str]) -> str:
     index = label[3:]
-    return names.get(int(index), label) if label.startswith("GPU") and index.isdigit() else label
+    return names.get(int(index), label) if label.startswith("GPU") and re.fullmatch(r"[0-9]{1,4}", index) else label
 
 
 def _cells(matrix: Matrix, label: str) -> dict[str, str]:

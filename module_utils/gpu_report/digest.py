@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..gpu_host.evidence.values import parse_mapping
+
 # Subjects of gpu_facts, whole.
 SUBJECTS = ("gpus", "p2p", "topology", "driver", "virtualization", "pci", "iommu", "evidence", "errors")
 _OF_THE_PROBE = (
@@ -45,14 +47,16 @@ def digest_probe(probe: dict[str, Any]) -> dict[str, Any]:
     kept["cuda"] = _some(probe.get("cuda"), _OF_CUDA)
     kept["pairs"] = {
         name: {**_some(pair, _OF_A_PAIR), **_figures(pair, methods), "high_latency": name in slow_answers}
-        for name, pair in (probe.get("pairs") or {}).items()
+        for name, pair in parse_mapping(probe.get("pairs")).items()
     }
-    kept["loopback"] = {address: _figures(found, methods) for address, found in (probe.get("loopback") or {}).items()}
+    kept["loopback"] = {
+        address: _figures(found, methods) for address, found in parse_mapping(probe.get("loopback")).items()
+    }
     kept["many_to_one_gb_s"] = {
-        target: _median((found or {}).get("bandwidth_gb_s"))
-        for target, found in (probe.get("many_to_one") or {}).items()
+        target: _median(parse_mapping(found).get("bandwidth_gb_s"))
+        for target, found in parse_mapping(probe.get("many_to_one")).items()
     }
-    kept["all_at_once_gb_s"] = _median((probe.get("all_at_once") or {}).get("bandwidth_gb_s"))
+    kept["all_at_once_gb_s"] = _median(parse_mapping(probe.get("all_at_once")).get("bandwidth_gb_s"))
     kept["devices"] = sorted(probe.get("devices") or {})
     kept["collective"] = _collective(probe.get("collective"))
     kept["methods"] = methods
@@ -60,11 +64,11 @@ def digest_probe(probe: dict[str, Any]) -> dict[str, Any]:
 
 
 def _some(record: dict[str, Any] | None, names: tuple[str, ...]) -> dict[str, Any]:
-    return {name: (record or {}).get(name) for name in names}
+    return {name: parse_mapping(record).get(name) for name in names}
 
 
 def _median(figure: dict[str, Any] | None) -> Any:
-    return (figure or {}).get("median")
+    return parse_mapping(figure).get("median")
 
 
 def _figures(record: dict[str, Any], methods: dict[str, str]) -> dict[str, Any]:
@@ -72,7 +76,7 @@ def _figures(record: dict[str, Any], methods: dict[str, str]) -> dict[str, Any]:
     for group in ("bandwidth_gb_s", "latency_us", "control_latency_us"):
         figures = {
             name: figure
-            for name, figure in (record.get(group) or {}).items()
+            for name, figure in parse_mapping(parse_mapping(record).get(group)).items()
             if isinstance(figure, dict) and _median(figure) is not None
         }
         for name, figure in figures.items():
@@ -102,7 +106,10 @@ def _collective(found: dict[str, Any] | None) -> dict[str, Any]:
     """
     kept = _some(found, _OF_THE_COLLECTIVE)
     kept["arms"] = {
-        name: {**_some(arm, ("state", "seconds", "detail", "torch", "nccl")), "sizes": (arm or {}).get("sizes") or {}}
-        for name, arm in ((found or {}).get("arms") or {}).items()
+        name: {
+            **_some(arm, ("state", "seconds", "detail", "torch", "nccl")),
+            "sizes": parse_mapping(parse_mapping(arm).get("sizes")),
+        }
+        for name, arm in parse_mapping(parse_mapping(found).get("arms")).items()
     }
     return kept

@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from ..gpu_host.evidence import values
 from ..gpu_host.evidence.errors import Errors
 from ..gpu_host.evidence.interface import ABSENT, NOT_CAPTURED, TIMEOUT, Evidence, Fetched
 from .engines import Engine
@@ -42,6 +43,7 @@ def read_api(
     found["base"] = base
     health = evidence.fetch("GET", base + "/health", headers=headers, timeout=HEALTH_SECONDS)
     if health.status == NOT_CAPTURED:
+        errors.add(health.name, "not captured in this bundle")
         return found
     found["reachable"] = health.status != ABSENT
     found["health"] = {
@@ -74,6 +76,8 @@ def _models(answer: Fetched, found: dict[str, Any], errors: Errors) -> None:
     if not isinstance(entries, list) and not told.entries and answer.status != NOT_CAPTURED:
         told.add(answer.name, "holds no list of models")
     errors.entries.extend(told.entries)
+    if not isinstance(entries, list) and answer.status == NOT_CAPTURED:
+        return
     if not isinstance(entries, list):
         found["models_problem"] = (
             "; ".join("%s %s" % (entry["source"], entry["problem"]) for entry in told.entries) or None
@@ -139,39 +143,30 @@ def select_information(content: dict[str, Any]) -> dict[str, Any]:
 
 
 def parse_metrics(text: str, engine: Engine) -> dict[str, float | None]:
-    """``{running, queue, usage, tokens_per_s}`` of a Prometheus page, summed over its label sets.
-
-    Usage is the highest.
-    """
-    values: dict[str, list[float]] = {}
+    """``{running, queue, usage, tokens_per_s}`` of a Prometheus page, summed over its label sets; usage is the highest."""
+    figures: dict[str, list[float]] = {}
     for name, value in _METRIC.findall(text):
         number = _finite(value)
         if number is not None:
-            values.setdefault(name, []).append(number)
+            figures.setdefault(name, []).append(number)
     result: dict[str, float | None] = {}
     for ours, theirs in engine.metrics.items():
-        found = values.get(theirs)
+        found = figures.get(theirs)
         result[ours] = None if not found else max(found) if ours == "usage" else sum(found)
     return result
 
 
 def _finite(text: str) -> float | None:
-    try:
-        number = float(text)
-    except ValueError:
-        return None
-    return number if math.isfinite(number) else None
+    return values.decimal_number(text)
 
 
 def decode_answer(answer: Fetched, errors: Errors) -> Any:
     """The JSON of an answer; None, with the reason in `errors`, for anything else."""
-    if answer.status == NOT_CAPTURED:
-        return None
     if not answer.ok:
-        errors.add(answer.name, answer.reason or answer.status)
+        errors.add(answer.name, "is cut off" if answer.truncated else answer.reason or answer.status.replace("_", " "))
         return None
     try:
-        content = json.loads(answer.data.decode("utf-8"))
+        content = values.json_value(answer.data.decode("utf-8"))
     except (ValueError, RecursionError):
         shown = " ".join(re.sub(r"<[^>]*>", " ", answer.text[:2000]).split())[:120]
         errors.add(answer.name, "answers %s with what is not JSON: %s" % (answer.code, shown or "nothing"))
@@ -210,12 +205,17 @@ def generate_answer(
     result["ran"] = True
     first = _once(evidence, base, model, key, 1)
     if not first.pop("captured"):
-        result.update(ran=False, skipped_reason="this bundle holds no generation")
+        why = "this bundle holds no generation (host_validation_server_generate=never leaves it out)"
+        result.update(ran=None, skipped_reason=why)
+        errors.add("the server", "was not asked for an answer: %s" % why)
         return result
     if first["problem"]:
         result.update(answered=False, problem=first["problem"])
+        errors.add("the request for an answer", str(first["problem"]))
         return result
     second = _once(evidence, base, model, key, 2)
+    if second["problem"] or not second["captured"]:
+        errors.add("the second request for an answer", str(second["problem"] or "not captured in this bundle"))
     del second["captured"]
     result.update(first, answered=True, repeatable=None if second["problem"] else first["text"] == second["text"])
     result["insane_because"] = _insane(first["text"])
@@ -269,7 +269,11 @@ def read_stream(answer: Fetched) -> dict[str, Any]:
     }
     if not answer.ok or answer.code != 200:
         said = " ".join(answer.text.split())[:200]
-        result["problem"] = answer.reason if not answer.ok else "HTTP %s: %s" % (answer.code, said or "no text")
+        result["problem"] = (
+            (answer.reason or "the answer is cut off")
+            if not answer.ok
+            else "HTTP %s: %s" % (answer.code, said or "no text")
+        )
         return result
     logprobs: list[Any] = []
     for event in _events(answer.text):
@@ -293,7 +297,7 @@ def _events(text: str) -> list[dict[str, Any]]:
     pieces = [line[5:].strip() for line in text.splitlines() if line.startswith("data:")] or [text]
     for piece in pieces:
         try:
-            value = json.loads(piece)
+            value = values.json_value(piece)
         except (ValueError, RecursionError):
             continue
         if isinstance(value, dict):
@@ -330,4 +334,4 @@ def _insane(text: str) -> str | None:
 
 
 def _integer(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+    return values.whole_number(value) if isinstance(value, int) else None

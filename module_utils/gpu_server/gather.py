@@ -10,8 +10,9 @@ import re
 from typing import Any
 
 from ..gpu_host import topology
+from ..gpu_host.evidence import values
 from ..gpu_host.evidence.errors import Errors
-from ..gpu_host.evidence.interface import NOT_CAPTURED, Evidence
+from ..gpu_host.evidence.interface import ABSENT, NOT_CAPTURED, Evidence
 from . import api, engines, gpu_load, installed, nccl, ports, processes, settings, stall, units
 from .engines import Engine
 from .engines.engine import IMPORTS
@@ -26,10 +27,27 @@ COMMANDS = (
 )
 
 
-def gather(evidence: Evidence, params: dict[str, Any], errors: Errors) -> dict[str, Any] | None:
-    """Facts of the inference server; None where a bundle holds nothing of one.
+FACTS = (
+    "engine", "engines_found", "process", "environment", "ranks", "ranks_expected", "ranks_missing", "compilers", "locks", "p2p_caches",
+    "packages", "unit", "units_found", "unit_current", "gpu", "log", "port", "api", "model", "key_set", "exposed", "busy", "busy_because",
+    "stall", "fault", "state", "why", "moving", "generation", "differences", "p2p_cache_denies", "rank_outliers", "nccl",
+)  # fmt: skip
 
-    With `only_if_found` None as well where neither a process nor a unit says that there is one.
+
+def gather(evidence: Evidence, params: dict[str, Any], errors: Errors) -> dict[str, Any] | None:
+    """As ``_gather``; after a fault of ours every fact is unknown, and its check says why."""
+    try:
+        return _gather(evidence, params, errors)
+    except Exception as error:  # as in gpu_host/gather.py: it must not hide what other readers found
+        evidence.abandon()
+        what = "a fault in the reader of the server: %s: %s; please report it" % (type(error).__name__, error)
+        errors.add("module_utils/gpu_server", what)
+        return {**dict.fromkeys(FACTS), "why": what}
+
+
+def _gather(evidence: Evidence, params: dict[str, Any], errors: Errors) -> dict[str, Any] | None:
+    """Facts of the inference server; None where a bundle holds nothing of one, and with `only_if_found` where neither a
+    process nor a unit says that there is one.
 
     `state`: absent, stopped, failed, starting, stalled, ready, unhealthy; `why`: the sentence for it. `engine`,
     `engines_found`. `unit` (units.py). `process`: `{pid, command, arguments, settings, started_at, age_s, user_id,
@@ -44,10 +62,11 @@ def gather(evidence: Evidence, params: dict[str, Any], errors: Errors) -> dict[s
     for argv, limit in COMMANDS:
         evidence.start(argv, limit)
     table = processes.read_processes(evidence, errors)
-    if table is None and evidence.list("/proc").status == NOT_CAPTURED:
+    if table is None and not _was_looked_at(evidence):
         evidence.abandon()
         return None
-    facts = _process_facts(evidence, params, table or {}, errors)
+    facts = _process_facts(evidence, params, table or processes.Table(), errors)
+    unread = table is None or bool(table.unread)
     if params.get("only_if_found") and not (facts["process"] or facts["silent"] or facts["unit"]):
         evidence.abandon()
         return None
@@ -64,6 +83,11 @@ def gather(evidence: Evidence, params: dict[str, Any], errors: Errors) -> dict[s
     _name_first_phase(facts)
     _judge_busy(facts)
     _state(facts, float(params.get("patience_scale") or 1.0))
+    units_known = facts["units_found"] == [] or facts["unit"] is not None
+    if facts["state"] in ("absent", "stopped") and (unread or not units_known):
+        facts["state"] = None
+        what = "processes" if unread else "systemd's units"
+        facts["why"] = "whether a server runs is not known: %s could not be read" % what
     if silent:  # "absent" would be a guess
         told = ", ".join("%d (%s, state %s)" % (one.pid, one.name, one.state) for one in silent)
         facts["state"] = "unhealthy"
@@ -76,9 +100,48 @@ def gather(evidence: Evidence, params: dict[str, Any], errors: Errors) -> dict[s
     if asked["ran"] and not (asked["answered"] and asked["sane"] and asked["finite"] is not False):
         _read_log(evidence, params, facts, engine, errors)  # what went wrong just now stands there
         _state(facts, float(params.get("patience_scale") or 1.0))
+    elif asked["ran"] and facts["state"] == "unhealthy":
+        facts["log"]["requests"]["answered_now"] = True
+        _state(facts, float(params.get("patience_scale") or 1.0))
     _host_side(evidence, params, facts, errors)
+    _name_unknown(facts, unread)
     evidence.abandon()
     return facts
+
+
+def _was_looked_at(evidence: Evidence) -> bool:
+    """Whether a bundle was made with this module: then what it lacks of /proc was lost."""
+    asked = [evidence.run(command).status for command, _limit in (*COMMANDS, (units.FORMER_LIST_COMMAND, 0.0))]
+    return evidence.list("/proc").status != NOT_CAPTURED or any(status != NOT_CAPTURED for status in asked)
+
+
+def _name_unknown(facts: dict[str, Any], unread: bool) -> None:
+    """What is not known for certain because a process could not be read: ranks that are missing may be among those."""
+    ranks, expected = facts["ranks"], facts["ranks_expected"]
+    unread = facts.pop("titles_unread") or unread
+    facts["ranks_missing"] = None if expected is None else max(0, expected - len(ranks))
+    if facts["ranks_missing"] and unread:
+        facts["ranks_missing"] = None
+    if not ranks and unread:
+        facts["ranks"] = None
+    reload, unit = (facts["unit"] or {}).get("needs_reload"), facts["unit"]
+    facts["unit_current"] = None if reload is None else not reload
+    if unit is None and facts["units_found"] == []:
+        facts["unit_current"] = "n/a"
+    log = facts["log"]
+    asked = facts["generation"]
+    if (
+        facts["state"] == "ready"
+        and asked["ran"] is not False
+        and not asked["answered"]
+        and not (log["available"] and not log["gap"])
+    ):
+        # /health may answer before a dead scheduler; neither an answer nor the log says that it is not so here
+        facts["state"], facts["why"] = (
+            None,
+            "/health answers 200, and neither its log nor an answer to a request is known",
+        )
+    log["without_fault"] = False if log["fatal"] else (True if log["available"] and not log["gap"] else None)
 
 
 def _process_facts(
@@ -100,6 +163,8 @@ def _process_facts(
         "unit": None,
         "pids": set(),
         "silent": [],
+        "titles_unread": False,
+        "units_found": None,
     }
     name = params.get("unit")
     if not chosen:
@@ -115,14 +180,14 @@ def _process_facts(
         facts["environment"] = processes.read_environment(evidence, top.pid, errors)
         facts["locks"] = installed.find_locks(evidence, (facts["environment"] or {}).get("HOME"))
         status = processes.read_status(evidence, top.pid)
-        limits = processes.read_limits(evidence, top.pid)
+        limits = processes.read_limits(evidence, top.pid, errors)
         facts["process"] = {
             "pid": top.pid,
             "command": " ".join(words),
             "arguments": words,
             "settings": live,
-            "started_at": round(top.started_at, 2),
-            "age_s": round(evidence.now() - top.started_at, 1),
+            "started_at": None if top.started_at is None else round(top.started_at, 2),
+            "age_s": None if top.started_at is None else round(evidence.now() - top.started_at, 1),
             "user_id": status["uid"],
             "rss_mib": status["rss_mib"],
             "state": top.state,
@@ -131,15 +196,25 @@ def _process_facts(
             **limits,
         }
         facts["ranks_expected"] = engines.find_tensor_parallel(engine, live)
-        facts["ranks"] = _ranks(evidence, engine, below, errors)
+        facts["ranks"], facts["titles_unread"] = _ranks(evidence, engine, below, errors)
         facts["compilers"] = [
             {"pid": process.pid, "name": process.name, "cpu_s": process.cpu_s}
             for process in below
             if process.name in processes.COMPILERS
         ]
         name = name or facts["process"]["unit"]
-    name = name or next(iter(units.find_units(evidence)), None)
+    if name:
+        facts["units_found"] = [name]
+    else:
+        facts["units_found"] = units.find_units(evidence, errors)
+        name = next(iter(facts["units_found"] or ()), None)
+        cgroup = evidence.read("/proc/%d/cgroup" % facts["process"]["pid"]) if facts["process"] else None
+        if cgroup is not None and not cgroup.ok:  # the process may belong to a unit of any name
+            errors.unanswered(cgroup)
+            facts["units_found"] = facts["units_found"] or None
     facts["unit"] = units.read_unit(evidence, name, errors) if name else None
+    if name and evidence.run(units.show_command(name), units.SECONDS).status == ABSENT:
+        facts["units_found"] = []  # there is no systemd
     return facts
 
 
@@ -164,19 +239,25 @@ def _service(name: str) -> str:
 
 def _port_of(engine: Engine, live: dict[str, Any]) -> int | None:
     value = live.get("port", str(engine.default_port))
-    return int(value) if isinstance(value, str) and value.isdigit() else None
+    port = values.whole_number(value) if values.is_digits(value) else None
+    return port if port is not None and port < 65536 else None
 
 
-def _ranks(evidence: Evidence, engine: Engine, below: list[processes.Process], errors: Errors) -> list[dict[str, Any]]:
-    found = []
+def _ranks(
+    evidence: Evidence, engine: Engine, below: list[processes.Process], errors: Errors
+) -> tuple[list[dict[str, Any]], bool]:
+    """(the ranks, whether the title of a process that may be one could not be read)."""
+    found, unread = [], False
     for process in below:
         if process.state == "Z":
             continue
-        title = " ".join(processes.read_arguments(evidence, process.pid, errors) or ()) or process.name
+        words = processes.read_arguments(evidence, process.pid, errors)
+        unread = unread or words is None
+        title = " ".join(words or ()) or process.name
         rank = processes.rank_of(engine, title)
         if rank is not None:
             found.append({"rank": rank, **processes.describe_process(evidence, process), "gpu": None})
-    return sorted(found, key=lambda one: one["rank"])
+    return sorted(found, key=lambda one: one["rank"]), unread
 
 
 def _place_ranks(facts: dict[str, Any]) -> None:
@@ -190,9 +271,9 @@ def _read_log(
     evidence: Evidence, params: dict[str, Any], facts: dict[str, Any], engine: Engine | None, errors: Errors
 ) -> None:
     process = facts["process"]
-    path = params.get("log")
+    path, known = params.get("log"), True
     if not path and process and not (facts["unit"] and facts["unit"]["output"] and ":" in facts["unit"]["output"]):
-        path = processes.find_output(evidence, process["pid"], errors)
+        path, known = processes.find_output(evidence, process["pid"], errors)
     source = log_source.read_log_source(evidence, facts["unit"], path, engine, errors)
     zone = re.match(r"([+-])(\d\d)(\d\d)", evidence.run(ZONE_COMMAND, 5).text)
     offset = (int(zone[2]) * 3600 + int(zone[3]) * 60) * (-1 if zone[1] == "-" else 1) if zone else 0
@@ -202,7 +283,7 @@ def _read_log(
     log.update(
         kind=source["kind"],
         path=source["path"],
-        available=source["text"] is not None,
+        available=True if source["text"] is not None else (None if source["kind"] or not known else False),
         gap=source["gap"],
         rotated=source["rotated"],
         age_s=round(max(0.0, evidence.now() - written), 1) if written is not None else None,
@@ -213,9 +294,10 @@ def _read_log(
 def _started_at(evidence: Evidence, facts: dict[str, Any]) -> float | None:
     """When the process started, or the unit's last one that has ended; what an older one wrote is of no interest."""
     if facts["process"]:
-        return float(facts["process"]["started_at"])
-    after = (facts["unit"] or {}).get("started_after_boot_s")
-    return processes.read_boot_time(evidence) + after if after else None
+        started: float | None = facts["process"]["started_at"]
+        return started
+    after, boot = (facts["unit"] or {}).get("started_after_boot_s"), processes.read_boot_time(evidence)
+    return boot + after if after and boot is not None else None
 
 
 def _address_to_ask(host: Any) -> str:
@@ -289,7 +371,9 @@ def _judge_busy(facts: dict[str, Any]) -> None:
         facts["busy_because"] = "GPU utilisation is %s %%" % ", ".join(
             "%d" % value for value in facts["gpu"]["utilization"]
         )
-    elif facts["port"]["connections"] == 0:  # an open one may be kept alive for later, and says nothing
+    elif (
+        facts["port"]["connections"] == 0 and not facts["gpu"]["unread"]
+    ):  # an open one may be kept alive for later, and says nothing
         facts["busy"], facts["busy_because"] = False, "no client is connected to port %s" % facts["port"]["port"]
 
 
@@ -338,8 +422,12 @@ def _named_state(facts: dict[str, Any], scale: float) -> tuple[str, str]:
 
 
 def _not_served_since(log: dict[str, Any]) -> bool:
+    """Whether no request was answered after the fault, by the order of the log and by what was asked just now."""
     requests = log["requests"]
-    return requests["last_code"] is None or requests["last_code"] >= 400
+    if requests.get("answered_now"):
+        return False
+    answered = requests["last_ok_number"]
+    return answered is None or (bool(log["fatal"]) and log["fatal"]["last_number"] > answered)
 
 
 def _generate(evidence: Evidence, params: dict[str, Any], facts: dict[str, Any], errors: Errors) -> None:
@@ -393,7 +481,7 @@ def _host_side(evidence: Evidence, params: dict[str, Any], facts: dict[str, Any]
     home = (environment or {}).get("HOME")
     facts["differences"] = None
     facts["p2p_cache_denies"] = []
-    facts["rank_outliers"] = facts["gpu"]["outliers"] if process else []
+    facts["rank_outliers"] = facts["gpu"]["outliers"]
     if params.get("light") or not process:
         facts["nccl"] = nccl.read_nccl(evidence, None, None, None, 1)
         return
@@ -409,6 +497,4 @@ def _host_side(evidence: Evidence, params: dict[str, Any], facts: dict[str, Any]
     amd = vendor[1] == "AuthenticAMD" if vendor else None
     many = (facts["ranks_expected"] or 2) > 1 and len(facts["gpu"]["gpus"] or {}) > 1
     links = topology.gather(evidence, errors) if many else None
-    facts["nccl"] = nccl.read_nccl(
-        evidence, environment, links, amd, int(nodes) if isinstance(nodes, str) and nodes.isdigit() else 1
-    )
+    facts["nccl"] = nccl.read_nccl(evidence, environment, links, amd, values.whole_number(nodes) or 1, errors=errors)

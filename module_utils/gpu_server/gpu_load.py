@@ -8,8 +8,9 @@ from __future__ import annotations
 import statistics
 from typing import Any
 
+from ..gpu_host.evidence import values
 from ..gpu_host.evidence.errors import Errors
-from ..gpu_host.evidence.interface import ABSENT, NOT_CAPTURED, Evidence
+from ..gpu_host.evidence.interface import ABSENT, Evidence
 
 GPUS_COMMAND = (
     "nvidia-smi",
@@ -31,13 +32,14 @@ def read_gpu_load(evidence: Evidence, errors: Errors, pids: set[int]) -> dict[st
 
     `gpus`: ``{address: {index, memory_used_mib, memory_total_mib, utilization_percent, power_draw_w, power_limit_w,
     performance_state, pids}}`` or None; `pids` are those of `pids` on it. The figures after it are of the server's GPUs
-    (all, where processes are hidden). `spinning`: every one at high utilisation and the power of one that computes
+    (all, where processes are hidden). `unread`: nvidia-smi is there and did not answer.
+    `spinning`: every one at high utilisation and the power of one that computes
     nothing.
     """
     result: dict[str, Any] = dict.fromkeys(
-        ("gpus", "lowest_mib", "highest_mib", "spread_mib", "busy", "spinning", "utilization")
+        ("gpus", "lowest_mib", "highest_mib", "spread_mib", "outliers", "busy", "spinning", "utilization")
     )
-    result["outliers"] = []
+    result["unread"] = evidence.run(GPUS_COMMAND, SECONDS).status != ABSENT
     rows = _rows(evidence, GPUS_COMMAND, 8, errors)
     if rows is None:
         return result
@@ -55,9 +57,10 @@ def read_gpu_load(evidence: Evidence, errors: Errors, pids: set[int]) -> dict[st
         }
     for row in _rows(evidence, APPS_COMMAND, 3, errors) or []:
         gpu = gpus.get(address_of(row[1]))
-        if gpu and row[0].isdigit() and int(row[0]) in pids:
-            gpu["pids"].append(int(row[0]))
-    result["gpus"] = gpus
+        pid = values.whole_number(row[0])
+        if gpu and pid in pids:
+            gpu["pids"].append(pid)
+    result.update(gpus=gpus, unread=False)
     _summary(result, [gpu for gpu in gpus.values() if gpu["pids"]] or list(gpus.values()))
     return result
 
@@ -84,25 +87,18 @@ def _summary(result: dict[str, Any], gpus: list[dict[str, Any]]) -> None:
 
 def _rows(evidence: Evidence, command: tuple[str, ...], columns: int, errors: Errors) -> list[list[str]] | None:
     outcome = evidence.run(command, SECONDS)
-    if not outcome.ok or outcome.rc:
-        if outcome.status not in (ABSENT, NOT_CAPTURED):
-            errors.unanswered(outcome)
-            if outcome.ok:
-                errors.add(
-                    " ".join(command),
-                    (outcome.text or outcome.error_text).strip()[:200] or "exit status %s" % outcome.rc,
-                )
+    if not outcome.succeeded:
+        if outcome.ok and outcome.text.strip():
+            errors.add(" ".join(command), outcome.text.strip()[:200])
+        errors.unsuccessful(outcome)
         return None
     rows = [[cell.strip() for cell in line.split(",")] for line in outcome.text.splitlines()]
     return [row for row in rows if len(row) == columns]
 
 
 def _number(text: str) -> float | int | None:
-    try:
-        value = float(text)
-    except ValueError:
-        return None
-    return int(value) if value.is_integer() and "." not in text else value
+    whole = values.whole_number(text)
+    return whole if whole is not None else values.decimal_number(text)
 
 
 def address_of(text: str) -> str:

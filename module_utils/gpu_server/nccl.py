@@ -12,7 +12,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from ..gpu_host.evidence.interface import Evidence
+from ..gpu_host.evidence import values
+from ..gpu_host.evidence.errors import Errors
+from ..gpu_host.evidence.interface import ABSENT, Evidence
 
 LEVELS = ("LOC", "NVL", "NVB", "C2C", "PIX", "PXB", "P2C", "PXN", "PHB", "SYS")
 _OLD_LEVELS = ("LOC", "PIX", "PXB", "PHB", "SYS", "SYS")
@@ -38,6 +40,8 @@ def read_nccl(
     topology: dict[str, Any] | None,
     amd: bool | None,
     nodes: int,
+    *,
+    errors: Errors | None = None,
 ) -> dict[str, Any]:
     """The settings of NCCL and what they lead to.
 
@@ -45,17 +49,21 @@ def read_nccl(
     without_effect}``.
 
     `settings`: every NCCL_ setting in force (environment over ~/.nccl.conf over /etc/nccl.conf), None where the
-    environment is not known. `shut_out_pairs`: pairs of GPUs whose path is longer than the level permits, so that NCCL
-    goes through host memory; None if unknown.
+    environment or one of the files is not known. `shut_out_pairs`: pairs of GPUs whose path is longer than the level
+    permits, so that NCCL goes through host memory; None if unknown.
     """
-    files = _files(evidence, environment)
+    unread: list[str] = []
+    files = _files(evidence, environment, errors or Errors("server"), unread)
     result: dict[str, Any] = dict.fromkeys(
         ("settings", "level", "level_source", "level_ignored", "disabled", "paths", "shut_out_pairs", "needed_level")
     )
     result.update(files=sorted(files), deprecated={}, without_effect=[])
     paths = _paths(topology)
+    shown = topology or {}
+    every_path = shown.get("unknown_pairs") == [] and shown.get("nvlink_shown") is not False
     result["paths"] = sorted(set(paths.values()), key=LEVELS.index) if paths else None
-    if environment is None:
+    if environment is None or unread:  # a file that could not be read may say anything
+        result.update(deprecated=None, without_effect=None)
         return result
     settings: dict[str, str] = {}
     for path in sorted(files):  # /etc before /home and /root
@@ -73,6 +81,7 @@ def read_nccl(
         result["shut_out_pairs"] = sorted(
             pair for pair, path in paths.items() if LEVELS.index(path) > LEVELS.index(allowed)
         )
+        result["shut_out_pairs"] = result["shut_out_pairs"] or ([] if every_path else None)
         result["needed_level"] = max(paths.values(), key=LEVELS.index)
     return result
 
@@ -83,7 +92,7 @@ def _level(
     given = settings.get("NCCL_P2P_LEVEL")
     level = None
     if given is not None:
-        if given.isdigit():
+        if values.is_digits(given):
             level = _OLD_LEVELS[min(int(given), len(_OLD_LEVELS) - 1)]
         elif given in LEVELS:
             level = given
@@ -97,12 +106,17 @@ def _level(
     result.update(level="SYS" if amd and pairs == 1 else "PXB", level_source="default")
 
 
-def _files(evidence: Evidence, environment: dict[str, str] | None) -> dict[str, dict[str, str]]:
+def _files(
+    evidence: Evidence, environment: dict[str, str] | None, errors: Errors, unread: list[str]
+) -> dict[str, dict[str, str]]:
     home = (environment or {}).get("HOME")
     paths = ["/etc/nccl.conf"] + ([home.rstrip("/") + "/.nccl.conf"] if home else [])
     found = {}
     for path in paths:
         reading = evidence.read(path, 65536)
+        if not reading.ok and reading.status != ABSENT:
+            errors.unanswered(reading)
+            unread.append(path)
         if reading.ok:
             lines = [line.split("#")[0].strip() for line in reading.text.splitlines()]
             pairs = (

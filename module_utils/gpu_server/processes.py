@@ -9,8 +9,9 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from ..gpu_host.evidence import values
 from ..gpu_host.evidence.errors import Errors
-from ..gpu_host.evidence.interface import DENIED, TIMEOUT, Evidence
+from ..gpu_host.evidence.interface import ABSENT, Evidence
 from . import engines
 from .engines import Engine
 from .launch import WRAPPERS
@@ -27,57 +28,75 @@ class Process:
     parent: int
     name: str
     state: str  # R, S, D (uninterruptible), Z, T
-    cpu_s: float
-    started_at: float
-    threads: int
+    cpu_s: float | None  # None, as what follows: /proc/PID/stat holds no such number
+    started_at: float | None
+    threads: int | None
 
 
-def read_processes(evidence: Evidence, errors: Errors) -> dict[int, Process] | None:
-    """Every process by its id; None where /proc cannot be read or was not captured."""
+class Table(dict[int, Process]):
+    """Every process by its id. `unread`: processes that are there and of which nothing could be read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.unread: list[int] = []
+
+
+def read_processes(evidence: Evidence, errors: Errors) -> Table | None:
+    """Every process; None where /proc cannot be read or was not captured."""
     listing = evidence.list("/proc")
     if not listing.ok:
         errors.unanswered(listing)
         return None
     boot = read_boot_time(evidence)
-    found = {}
-    for name in listing.entries:
-        if name.isdigit():
-            process = _process(int(name), evidence.read("/proc/%s/stat" % name, 4096).text, boot)
-            if process:
-                found[process.pid] = process
+    found = Table()
+    for pid in filter(None, (values.whole_number(name) for name in listing.entries if values.is_digits(name))):
+        reading = evidence.read("/proc/%d/stat" % pid, 4096)
+        process = _process(pid, reading.text, boot, errors) if reading.ok else None
+        if process:
+            found[pid] = process
+        elif reading.status != ABSENT:  # one that has ended meanwhile is none
+            errors.unanswered(reading)
+            if reading.ok:
+                errors.odd(reading.path, "is no line of proc_pid_stat(5)", reading.text)
+            found.unread.append(pid)
     return found
 
 
-def read_boot_time(evidence: Evidence) -> float:
-    """Seconds since the epoch; 0 where /proc/stat does not say."""
-    match = re.search(r"^btime (\d+)", evidence.read("/proc/stat").text, re.MULTILINE)
-    return float(match[1]) if match else 0.0
+def read_boot_time(evidence: Evidence) -> float | None:
+    """Seconds since the epoch; None where /proc/stat does not say."""
+    match = re.search(r"^btime ([0-9]{1,12})$", evidence.read("/proc/stat").text, re.MULTILINE)
+    return float(match[1]) if match else None
 
 
-def _process(pid: int, stat: str, boot: float) -> Process | None:
-    """A process from the text of /proc/PID/stat, proc_pid_stat(5).
-
-    The name in parentheses may hold anything, so fields count from the last one.
-    """
+def _process(pid: int, stat: str, boot: float | None, errors: Errors) -> Process | None:
+    """From the text of /proc/PID/stat, proc_pid_stat(5): the name in parentheses may hold anything, so fields count
+    from the last one."""
     before, found, after = stat.rpartition(")")
     fields = after.split()
-    if not found or len(fields) < 20:
+    if not found or len(fields) < 20 or values.whole_number(fields[1]) is None:
         return None
-    try:
-        cpu = (int(fields[11]) + int(fields[12])) / TICKS_A_SECOND
-        started = boot + int(fields[19]) / TICKS_A_SECOND
-        return Process(pid, int(fields[1]), before.partition("(")[2], fields[0], cpu, started, int(fields[17]))
-    except ValueError:
-        return None
+    numbers = {}
+    for name, at in (("utime", 11), ("stime", 12), ("num_threads", 17), ("starttime", 19)):
+        numbers[name] = values.whole_number(fields[at])
+        if numbers[name] is None:
+            errors.odd("/proc/%d/stat" % pid, "%s is no number" % name, fields[at])
+    user, system, started = numbers["utime"], numbers["stime"], numbers["starttime"]
+    return Process(
+        pid,
+        values.whole_number(fields[1]) or 0,
+        before.partition("(")[2],
+        fields[0],
+        None if user is None or system is None else (user + system) / TICKS_A_SECOND,
+        None if started is None or boot is None else boot + started / TICKS_A_SECOND,
+        numbers["num_threads"],
+    )
 
 
 def read_arguments(evidence: Evidence, pid: int, errors: Errors) -> list[str] | None:
-    """The command line, secrets masked.
-
-    Empty for a kernel thread or a process that has ended, None where the kernel does not answer.
-    """
+    """The command line, secrets masked; empty for a kernel thread or a process that has ended, None where it could not
+    be read."""
     reading = evidence.read("/proc/%d/cmdline" % pid, 256 * 1024)
-    if reading.status == TIMEOUT:
+    if reading.status != ABSENT and not reading.ok:
         errors.unanswered(reading)
         return None
     words = reading.text.split("\0")
@@ -104,7 +123,7 @@ def find_servers(
             if engine and not _starts_another(words):
                 found[process.pid] = (process, words, engine)
     tops = [entry for entry in found.values() if not any(pid in found for pid in _ancestors(entry[0], processes))]
-    return sorted(tops, key=lambda entry: (entry[0].started_at, entry[0].pid)), silent
+    return sorted(tops, key=lambda entry: (entry[0].started_at or 0.0, entry[0].pid)), silent
 
 
 def _starts_another(words: list[str]) -> bool:
@@ -152,10 +171,10 @@ def describe_process(evidence: Evidence, process: Process) -> dict[str, Any]:
         "pid": process.pid,
         "name": process.name,
         "state": process.state,
-        "cpu_s": round(process.cpu_s, 2),
+        "cpu_s": None if process.cpu_s is None else round(process.cpu_s, 2),
         "threads": process.threads,
         "wait_channel": channel.text.strip().strip("0") or None if channel.ok else None,
-        "read_bytes": int(match[1]) if match else None,
+        "read_bytes": values.whole_number(match[1]) if match else None,
     }
 
 
@@ -172,9 +191,11 @@ def read_environment(evidence: Evidence, pid: int, errors: Errors) -> dict[str, 
     return {name: value for name, _equals, value in pairs}
 
 
-def read_limits(evidence: Evidence, pid: int) -> dict[str, Any]:
+def read_limits(evidence: Evidence, pid: int, errors: Errors) -> dict[str, Any]:
     """``{memlock_kib, open_files}``: soft limits, 'unlimited' or a number; None if unreadable."""
-    text = evidence.read("/proc/%d/limits" % pid, 16384).text
+    reading = evidence.read("/proc/%d/limits" % pid, 16384)
+    errors.unanswered(reading)
+    text = reading.text if reading.ok else ""
     return {"memlock_kib": _limit(text, "Max locked memory", 1024), "open_files": _limit(text, "Max open files", 1)}
 
 
@@ -182,7 +203,8 @@ def _limit(text: str, name: str, unit: int) -> int | str | None:
     match = re.search(r"^%s\s+(\S+)" % name, text, re.MULTILINE)
     if not match:
         return None
-    return int(match[1]) // unit if match[1].isdigit() else match[1]
+    number = values.whole_number(match[1])
+    return match[1] if match[1] == "unlimited" else None if number is None else number // unit
 
 
 def read_status(evidence: Evidence, pid: int) -> dict[str, Any]:
@@ -190,7 +212,11 @@ def read_status(evidence: Evidence, pid: int) -> dict[str, Any]:
     text = evidence.read("/proc/%d/status" % pid, 16384).text
     uid = re.search(r"^Uid:\s+(\d+)", text, re.MULTILINE)
     rss = re.search(r"^VmRSS:\s+(\d+) kB", text, re.MULTILINE)
-    return {"uid": int(uid[1]) if uid else None, "rss_mib": int(rss[1]) // 1024 if rss else None}
+    resident = values.whole_number(rss[1]) if rss else None
+    return {
+        "uid": values.whole_number(uid[1]) if uid else None,
+        "rss_mib": None if resident is None else resident // 1024,
+    }
 
 
 def find_unit(evidence: Evidence, pid: int) -> str | None:
@@ -200,18 +226,16 @@ def find_unit(evidence: Evidence, pid: int) -> str | None:
     return next((part for part in reversed(parts) if part.endswith(".service") and not part.startswith("user@")), None)
 
 
-def find_output(evidence: Evidence, pid: int, errors: Errors) -> str | None:
-    """The file that standard error goes to, or else standard output: where progress is shown.
+def find_output(evidence: Evidence, pid: int, errors: Errors) -> tuple[str | None, bool]:
+    """(the file that standard error goes to, or else standard output: where progress is shown; whether that is known).
 
-    None for a pipe, a socket, a terminal.
-    """
+    The path is None for a pipe, a socket, a terminal."""
     listing = evidence.list("/proc/%d/fd" % pid)
     if not listing.ok:
-        if listing.status == DENIED:
-            errors.unanswered(listing)
-        return None
+        errors.unanswered(listing)
+        return None, False
     for number in ("2", "1"):
         target = listing.entries[number].target if number in listing.entries else None
         if target and target.startswith("/") and not target.startswith("/dev/"):
-            return target
-    return None
+            return target, True
+    return None, True

@@ -40,14 +40,14 @@ def describe_progress(before: dict[str, Any], after: dict[str, Any]) -> str | No
 
 def select_moving(facts: dict[str, Any]) -> dict[str, Any]:
     """What can move in a start, small enough to keep from look to look."""
-    ranks, log = facts["ranks"], facts["log"]
+    ranks, log = facts["ranks"] or [], facts["log"]
     return {
         "log_lines": log["lines"],
         "last_line": log["last_line"],
         "phase": log["phase"],
         "memory": {address: gpu["memory_used_mib"] or 0 for address, gpu in (facts["gpu"]["gpus"] or {}).items()},
         "compilers": len(facts["compilers"]),
-        "compiler_cpu_s": sum(compiler["cpu_s"] for compiler in facts["compilers"]),
+        "compiler_cpu_s": sum(compiler["cpu_s"] or 0.0 for compiler in facts["compilers"]),
         "cpu_s": {str(rank["pid"]): rank["cpu_s"] for rank in ranks},
         "read_bytes": sum(rank["read_bytes"] or 0 for rank in ranks),
     }
@@ -55,7 +55,7 @@ def select_moving(facts: dict[str, Any]) -> dict[str, Any]:
 
 def find_cause(facts: dict[str, Any], before: dict[str, Any] | None = None) -> dict[str, str]:
     """The most likely reason for a start that does not move: ``{cause, what, advice}``."""
-    ranks, gpu, log = facts["ranks"], facts["gpu"], facts["log"]
+    ranks, gpu, log = facts["ranks"] or [], facts["gpu"], facts["log"]
     stuck = [rank for rank in ranks if rank["state"] == "D"]
     if stuck:
         where = stuck[0]["wait_channel"] or "the kernel"
@@ -151,4 +151,7 @@ def _stale_locks(facts: dict[str, Any]) -> list[dict[str, Any]]:
 def _idle(facts: dict[str, Any], before: dict[str, Any] | None) -> bool:
     if before is None or not facts["ranks"]:
         return False
-    return all(rank["cpu_s"] - before["cpu_s"].get(str(rank["pid"]), 0.0) < 0.2 for rank in facts["ranks"])
+    return all(
+        rank["cpu_s"] is not None and rank["cpu_s"] - (before["cpu_s"].get(str(rank["pid"])) or 0.0) < 0.2
+        for rank in facts["ranks"]
+    )

@@ -7,6 +7,7 @@ from typing import Any
 
 from ..gpu_host.evidence.errors import Errors
 from ..gpu_host.evidence.interface import ABSENT, NOT_CAPTURED, Evidence
+from ..gpu_host.evidence.values import whole_number
 from .engines import is_server_unit
 
 PROPERTIES = (
@@ -27,17 +28,23 @@ LIST_COMMAND = (
 # What was asked up to 0.1.0, and stands in the bundles of that time.
 FORMER_LIST_COMMAND = (*LIST_COMMAND, "sglang*.service", "vllm*.service", "inference-server*.service")
 SECONDS = 15.0
+_NO_SYSTEMD = r"not been booted with systemd|connect to bus"
 
 
 def show_command(name: str) -> tuple[str, ...]:
     return ("systemctl", "show", name, "--no-pager", "--property=" + PROPERTIES)
 
 
-def find_units(evidence: Evidence) -> list[str]:
-    """Units whose names say that they serve models, loaded on this host; empty without systemd."""
+def find_units(evidence: Evidence, errors: Errors) -> list[str] | None:
+    """Units whose names say that they serve models, loaded on this host; empty without systemd, None where systemd did
+    not answer."""
     outcome = evidence.run(LIST_COMMAND, SECONDS)
     if outcome.status == NOT_CAPTURED:
         outcome = evidence.run(FORMER_LIST_COMMAND, SECONDS)
+    without_systemd = outcome.status == ABSENT or re.search(_NO_SYSTEMD, outcome.error_text)
+    if not outcome.succeeded and not without_systemd:
+        errors.unsuccessful(outcome)
+        return None
     names = [line.replace("●", " ").split() for line in outcome.text.splitlines()]
     return [words[0] for words in names if words and is_server_unit(words[0]) and "not-found" not in words]
 
@@ -51,13 +58,14 @@ def read_unit(evidence: Evidence, name: str, errors: Errors) -> dict[str, Any] |
     None where systemd cannot be asked.
     """
     outcome = evidence.run(show_command(name), SECONDS)
-    if not outcome.ok or outcome.rc:
-        if outcome.status not in (ABSENT, NOT_CAPTURED):
-            errors.unanswered(outcome)
+    if not outcome.succeeded:
+        errors.unsuccessful(outcome)
         return None
     values = dict(re.findall(r"^(\w+)=(.*)$", outcome.text, re.MULTILINE))
     if not values:
         return None
+    if "NeedDaemonReload" not in values:
+        errors.add("systemctl show %s" % name, "does not show NeedDaemonReload")
     return {
         "name": values.get("Id") or name,
         "loaded": values.get("LoadState") == "loaded",
@@ -100,4 +108,4 @@ def _output(evidence: Evidence, values: dict[str, str]) -> str | None:
 
 
 def _integer(text: str | None) -> int | None:
-    return int(text) if text and text.lstrip("-").isdigit() else None
+    return whole_number(text)

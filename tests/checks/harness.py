@@ -30,7 +30,7 @@ from ansible.module_utils.gpu_host.evidence.interface import (
     Reading,
 )
 from ansible.module_utils.gpu_host.gather import gather
-from ansible.module_utils.gpu_host.probe.worker_run import PROBE_COMMAND
+from ansible.module_utils.gpu_host.probe.worker_run import was_to_run
 from ansible.module_utils.gpu_host.proxmox import gather_host, select_guest
 from ansible.parsing.dataloader import DataLoader
 from ansible.template import Templar
@@ -201,9 +201,8 @@ def shared_templar() -> Templar:
 
 
 def probed(evidence: bundle.BundleEvidence) -> dict[str, Any]:
-    """`host.probe`, where a probe is recorded."""
-    recorded = evidence.run(PROBE_COMMAND).status != NOT_CAPTURED
-    return {"probe": p2p_facts.facts(evidence, {})["ansible_facts"]["p2p_probe"]} if recorded else {}
+    """`host.probe`, where a probe is recorded, or was to be."""
+    return {"probe": p2p_facts.facts(evidence, {})["ansible_facts"]["p2p_probe"]} if was_to_run(evidence) else {}
 
 
 def served(evidence: bundle.BundleEvidence, expected: dict[str, Any]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible.module_utils.gpu_host import p2p_probe
+from ansible.module_utils.gpu_host import gpus, p2p_probe, topology
 from ansible.module_utils.gpu_host.evidence.errors import Errors
 from ansible.module_utils.gpu_host.evidence.interface import Outcome
 from ansible.module_utils.gpu_host.probe.worker_run import Probe, ProbeEvidence
@@ -20,6 +20,8 @@ SOURCE = Path(__file__).resolve().parents[1] / "fixtures" / "libcuda" / "libcuda
 A, B, C = "0000:01:00.0", "0000:11:00.0", "0000:21:00.0"  # the stand-in's first three GPUs
 AB, BA = "%s->%s" % (A, B), "%s->%s" % (B, A)
 IDLE = {
+    gpus.INDEX: "index, pci.bus_id\n0, 00000000:01:00.0\n1, 00000000:11:00.0\n2, 00000000:21:00.0\n",
+    topology.MATRIX: "\tGPU0\tGPU1\tGPU2\nGPU0\tX\tPHB\tPHB\nGPU1\tPHB\tX\tPHB\nGPU2\tPHB\tPHB\tX\n",
     p2p_probe.APPS_COMMAND: "",
     p2p_probe.GPUS_COMMAND: "00000000:01:00.0, 4, 0, Disabled\n00000000:11:00.0, 4, 0, Disabled\n",
 }

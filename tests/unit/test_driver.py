@@ -230,7 +230,7 @@ class TestServices:
         facts = driver_services.gather(made, errors)
         assert (
             facts["persistenced"]["active"] is True
-            and facts["persistenced"]["installed"] is None
+            and facts["persistenced"]["installed"] == "n/a"
             and errors.entries == []
         )
         assert driver_services.gather(Host(), errors)["persistenced"]["active"] is False

@@ -345,3 +345,129 @@ def test_csv_columns_go_by_name() -> None:
         "n/a",
     )
     assert facts["driver_version"] == "610.43.02"
+
+
+@pytest.mark.parametrize("address", ["0000:71:00.0", "00000000:71:00.0"])
+@pytest.mark.parametrize(
+    "form", ["GPU%s: Unknown Error", "GPU %s: GPU is lost.  Reboot the system", "gpu 2: GPU %s: Timeout"]
+)
+def test_nvidia_smi_that_says_only_that_it_cannot_open_a_gpu(form: str, address: str) -> None:
+    said = "Unable to determine the device handle for %s\n" % (form % address)
+    facts, _problems = gathered({XML: Outcome(XML, OK, rc=255, stdout=said.encode())})
+    assert [entry["address"] for entry in facts["lost"]] == ["0000:71:00.0"]
+    assert facts["lost"][0]["index"] == (2 if "2:" in form else None)
+    assert facts["devices"] is None and facts["count"] is None and facts["ecc_errors"] is None
+
+
+def test_another_failure_names_no_gpu() -> None:
+    said = "Failed to initialize NVML: Driver/library version mismatch\nNVML library version: 580.95\n"
+    facts, _problems = gathered({XML: Outcome(XML, OK, rc=18, stdout=said.encode())})
+    assert facts["lost"] is None and facts["answered"] is False
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        xml(block(), attached=8),
+        xml(block() + block("00000000:02:00.0"), attached="absent").replace("</nvidia_smi_log>", ""),
+        xml(""),
+        "No devices were found\n",
+    ],
+    ids=["one of eight", "cut off", "none of one", "none"],
+)
+def test_no_gpu_is_lost_only_where_every_gpu_was_read(answer: str) -> None:
+    facts, problems = gathered({XML: answer})
+    assert facts["lost"] is None and problems
+    assert all(facts[name] is None for name in ("ecc_errors", "mig_enabled", "fabric_present", "vgpu_present", "idle"))
+
+
+def test_one_of_eight_still_shows_what_is_wrong_with_it() -> None:
+    rows = "<remapped_row_corr>1</remapped_row_corr><remapped_row_unc>0</remapped_row_unc>"
+    rows += "<remapped_row_pending>Yes</remapped_row_pending><remapped_row_failure>No</remapped_row_failure>"
+    facts, _problems = gathered({XML: xml(block(remapped_rows=rows), attached=8)})
+    assert [(gpu["pending"], gpu["failure"]) for gpu in facts["remapping_unfinished"]] == [(True, False)]
+
+
+CSV = b"index, pci.bus_id, uuid, name\n0, 00000000:01:00.0, GPU-1, NVIDIA H200\n"
+
+
+def test_an_output_that_was_too_long_is_not_whole() -> None:
+    facts, _problems = gathered({INDEX: CSV})
+    assert facts["count"] == 1
+    facts, _problems = gathered({INDEX: Outcome(INDEX, OK, rc=0, stdout=CSV, truncated=True)})
+    assert (facts["parsed"], facts["count"], facts["complete"], facts["lost"]) == (1, None, False, None)
+
+
+def fabric(state: str = "Completed", status: str = "Success", **members: str) -> str:
+    health = {
+        "summary": "Healthy",
+        "bandwidth": "Full",
+        "route_recovery_in_progress": "False",
+        "route_unhealthy": "False",
+        "access_timeout_recovery": "False",
+        "incorrect_configuration": "None",
+        **members,
+    }
+    inside = "".join("<%s>%s</%s>" % (name, value, name) for name, value in health.items() if value)
+    return "<state>%s</state><status>%s</status><health>%s</health>" % (state, status, inside)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (fabric(), []),
+        (fabric(partition_assigned="True"), []),
+        (fabric(**dict.fromkeys(("summary", "bandwidth", "route_unhealthy", "incorrect_configuration"), "N/A")), []),
+        (fabric(**dict.fromkeys(("summary", "bandwidth", "route_unhealthy", "incorrect_configuration"), "")), []),
+        (fabric(summary="Unhealthy", route_unhealthy="True"), ["summary Unhealthy", "route_unhealthy True"]),
+        (fabric(summary="Limited Capacity", bandwidth="Degraded"), ["summary Limited Capacity", "bandwidth Degraded"]),
+        (fabric(route_unhealthy="True"), ["route_unhealthy True"]),
+        (fabric(bandwidth="Degraded"), ["bandwidth Degraded"]),
+        (fabric(route_recovery_in_progress="True"), ["route_recovery_in_progress True"]),
+        (fabric(access_timeout_recovery="True"), ["access_timeout_recovery True"]),
+        (fabric(incorrect_configuration="Insufficient Nvlinks"), ["incorrect_configuration Insufficient Nvlinks"]),
+        (fabric("In Progress", "N/A"), []),
+        (fabric(status="Not Supported"), "n/a"),
+        (fabric(status="Unknown Error"), None),
+        (fabric(bandwidth="Unknown Error"), None),
+        (fabric("Unknown Error"), None),
+        (fabric(new_member="Up"), "good"),
+        (fabric(summary="", new_member="Up"), None),
+    ],
+)
+def test_every_member_of_the_fabrics_health_is_judged(text: str, found: list[str] | str | None) -> None:
+    facts, _problems = gathered({XML: xml(block(fabric=text))})
+    entries = facts["fabric_not_ready"]
+    if found is None:
+        assert entries is None
+    elif found in ("good", "n/a") or (found == [] and "In Progress" not in text):
+        assert entries == [] and facts["fabric_present"] is True
+    else:
+        assert [entry["health"] for entry in entries] == [found]
+        assert entries[0]["label"] == "GPU 0 (0000:01:00.0)"
+
+
+def test_the_fabrics_health_in_the_text_form() -> None:
+    text = (
+        "==============NVSMI LOG==============\n\nDriver Version : 580.10\nAttached GPUs : 1\nGPU 00000000:01:00.0\n"
+        "    Product Name : NVIDIA GB200\n    Fabric\n        State : Completed\n        Status : Success\n        "
+        "Health\n"
+        "            Bandwidth : Full\n            Route Recovery in progress : False\n            Route Unhealthy : "
+        "True\n"
+        "            Access Timeout Recovery : False\n    Processes : None\n"
+    )
+    facts, _problems = gathered({TEXT: text})
+    assert [entry["health"] for entry in facts["fabric_not_ready"]] == [["route_unhealthy True"]]
+
+
+def test_what_a_query_does_not_show_is_not_denied() -> None:
+    facts, _problems = gathered({INDEX: CSV})
+    assert facts["devices"] and facts["fabric_present"] is None and facts["recovery_reported"] is None
+
+
+@pytest.mark.parametrize("element", ["utilization", "performance_state"])
+def test_a_load_that_cannot_be_read_is_no_idle_link(element: str) -> None:
+    bad = "<gpu_util>Unknown Error</gpu_util>" if element == "utilization" else "Unknown Error"
+    busy = "<gpu_util>90 %</gpu_util>"
+    facts, _problems = gathered({XML: xml(block(**{"utilization": busy, element: bad}))})
+    assert facts["loaded"] is None and facts["generation_reduced"] is None

@@ -12,14 +12,16 @@ import pytest
 from ansible.module_utils.gpu_host import cross_facts, gpus
 from ansible.module_utils.gpu_host.evidence.errors import Errors
 from ansible.module_utils.gpu_host.evidence.interface import ABSENT, Outcome
+from ansible.module_utils.gpu_host.smi import nvlink
 from smi_host import block, evidence, xml
 
 A, B = "0000:01:00.0", "0000:02:00.0"
 SUBJECTS = ("gpus", "p2p", "topology", "pci", "device_nodes", "system")
 
 
-def smi(*blocks: str) -> dict[str, Any]:
-    return gpus.gather(evidence({gpus.XML: xml("".join(blocks), attached=len(blocks))}), Errors("gpus"))
+def smi(*blocks: str, attached: int | None = None) -> dict[str, Any]:
+    text = xml("".join(blocks), attached=len(blocks) if attached is None else attached)
+    return gpus.gather(evidence({gpus.XML: text}), Errors("gpus"))
 
 
 def not_installed() -> dict[str, Any]:
@@ -72,14 +74,18 @@ def test_no_gpu_counts_as_none() -> None:
     assert join(gpus=not_installed(), pci={"gpus": {A: card()}})["gpu_count"] is None
 
 
-def links(active: int, inactive: int = 0, unknown: int = 0) -> dict[str, Any]:
-    return {
-        "links": active + inactive + unknown,
-        "active": active,
-        "inactive": list(range(inactive)),
-        "unknown": unknown,
-        "speed_gb_s": 25.0,
-    }
+def links(active: int, inactive: int = 0, unknown: int = 0, said: str | None = None) -> dict[str, Any]:
+    lines = ["Link %d: 25 GB/s" % number for number in range(active)]
+    lines += ["Link %d: <inactive>" % number for number in range(active, active + inactive)]
+    lines += ["Link %d: 25 furlongs" % number for number in range(unknown)] + ([said] if said else [])
+    parsed = nvlink.parse_nvlink(("GPU 0: X\n" + "\n".join(lines) + "\n").encode())
+    assert parsed is not None
+    return nvlink.summarise_nvlink(parsed[0])
+
+
+ALL_INACTIVE = "NVML: Unable to retrieve NVLink information as all links are inActive"
+NO_NVLINK = "NVML: Unable to retrieve NVLink information: Not Supported"
+IN_MIG_MODE = "Nvlink queries are not supported for Devices in MIG mode"
 
 
 FABRIC = "<state>Completed</state><status>Success</status>"
@@ -100,6 +106,23 @@ FABRIC = "<state>Completed</state><status>Success</status>"
         (links(0, 12), links(0, 12), "<state>N/A</state>", []),
         (links(0), links(0), "<state>N/A</state>", []),
         (links(12), links(11, 0, 1), "<state>N/A</state>", None),
+        # a GPU of a fabric, or beside one that has links, is not well without one; a card without NVLink is
+        (links(18), links(0), FABRIC, [B]),
+        (links(0), links(0), FABRIC, None),
+        (links(18), links(0, said=ALL_INACTIVE), FABRIC, [B]),
+        (links(0, said=ALL_INACTIVE), links(0, said=ALL_INACTIVE), FABRIC, [A, B]),
+        (links(12), links(0, said=ALL_INACTIVE), "<state>N/A</state>", [B]),
+        (links(0, said=ALL_INACTIVE), links(0, said=ALL_INACTIVE), "<state>N/A</state>", []),
+        (links(0, said=NO_NVLINK), links(0, said=NO_NVLINK), "<state>N/A</state>", []),
+        # any other sentence, and a fabric state that the driver cannot give, tell nothing
+        (
+            links(12),
+            links(0, said="NVML: Unable to retrieve NVLink information: Unknown Error"),
+            "<state>N/A</state>",
+            None,
+        ),
+        (links(0, said=IN_MIG_MODE), links(0), "<state>N/A</state>", None),
+        (links(0), links(0), "<state>Unknown Error</state>", None),
     ],
 )
 def test_links_that_are_down(
@@ -107,19 +130,49 @@ def test_links_that_are_down(
 ) -> None:
     facts = join(
         gpus=smi(block(fabric=fabric), block("00000000:02:00.0", fabric=fabric)),
-        topology={"nvlink": {A: first, B: second}},
+        topology={"nvlink": {A: first, B: second}, "nvlink_whole": True},
     )
     assert (
         facts["nvlinks_down"] if facts["nvlinks_down"] is None else [gpu["address"] for gpu in facts["nvlinks_down"]]
     ) == down
-    assert facts["nvlink_present"] is (first["active"] > 0 or fabric == FABRIC)
+    used = first["active"] > 0 or fabric == FABRIC
+    assert facts["nvlink_present"] is (True if used else None if down is None else False)
 
 
 def test_no_links_at_all_are_none_down_except_in_a_fabric() -> None:
-    facts = join(gpus=smi(block()), topology={"nvlink": {}})
+    none = {"nvlink": {}, "nvlink_whole": True}
+    facts = join(gpus=smi(block()), topology=none)
     assert (facts["nvlink_present"], facts["nvlinks_down"], facts["nvlink_active_fewest"]) == (False, [], 0)
-    facts = join(gpus=smi(block(fabric=FABRIC)), topology={"nvlink": {}})
+    facts = join(gpus=smi(block(fabric=FABRIC)), topology=none)
     assert (facts["nvlink_present"], facts["nvlinks_down"]) == (True, None)
+
+
+def test_nvlink_is_absent_only_where_every_gpu_was_seen() -> None:
+    """An answer that was cut, a log that shows one GPU of two, no answer; and a matrix that names NVLink all the same."""
+    for smi_facts, topology in (
+        (smi(block()), {"nvlink": {}, "nvlink_whole": False}),
+        (smi(block(), attached=2), {"nvlink": {A: links(0)}, "nvlink_whole": True}),
+        (smi(block()), {"nvlink": None}),
+    ):
+        facts = join(gpus=smi_facts, topology=topology)
+        assert (facts["nvlink_present"], facts["nvlinks_down"], facts["nvlink_active_fewest"]) == (None, None, None)
+    shown = {"nvlink": None, "pairs": [{"a": A, "b": B, "class": "NV", "nvlinks": 4}]}
+    facts = join(gpus=smi(block()), topology=shown)
+    assert (facts["nvlink_present"], facts["nvlinks_down"]) == (True, None)
+
+
+def test_nvlink_is_not_for_gpus_in_mig_mode() -> None:
+    on = "<current_mig>Enabled</current_mig><pending_mig>Enabled</pending_mig>"
+    topology = {"nvlink": {A: links(0, said=IN_MIG_MODE)}, "nvlink_whole": True}
+    facts = join(gpus=smi(block(mig_mode=on)), topology=topology)
+    assert (facts["nvlink_present"], facts["nvlinks_down"]) == (False, [])
+
+
+def test_a_card_that_a_cut_log_does_not_show_is_not_missing() -> None:
+    facts = join(gpus=smi(block(), attached=2), pci={"gpus": {A: card(), B: card()}})
+    assert facts["missing_from_driver"] is None
+    facts = join(gpus=smi(block(), attached=1), pci={"gpus": {A: card(), B: card()}})
+    assert [entry["address"] for entry in facts["missing_from_driver"]] == [B]
 
 
 def test_numa_nodes_matter_where_there_are_several() -> None:

@@ -11,7 +11,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import pytest
 from ansible.module_utils.gpu_host import gpus, p2p
 from ansible.module_utils.gpu_host.evidence.errors import Errors
-from ansible.module_utils.gpu_host.evidence.interface import ABSENT, HUNG, OK, Outcome
+from ansible.module_utils.gpu_host.evidence.interface import ABSENT, DENIED, FAILED, HUNG, OK, TIMEOUT, Outcome
 from ansible.module_utils.gpu_host.smi import topo_matrix
 from smi_host import Answers, evidence, host
 
@@ -160,18 +160,18 @@ def test_without_an_answer_everything_is_unknown() -> None:
     assert problems == ["exit code 9, no matrix: NVIDIA-SMI has failed"]
 
 
-@pytest.mark.parametrize("status", [ABSENT, HUNG])
-def test_after_a_hang_no_further_matrix_is_asked_for(status: str) -> None:
-    class Stuck:
-        asked: list[str] = []
+@pytest.mark.parametrize("status", [ABSENT, HUNG, TIMEOUT, DENIED, FAILED])
+def test_one_matrix_that_does_not_come_leaves_the_others_their_answer(status: str) -> None:
+    refused = matrix("X CNS CNS", "CNS X CNS", "CNS CNS X")
+    facts, problems = gathered(answers(read=Outcome(("nvidia-smi", "topo", "-p2p", "r"), status), write=refused))
+    assert facts["read"] is None and len(facts["blocked_pairs"]) == 6 and facts["all_granted"] is False
+    assert bool(problems) is (status != ABSENT)
 
-        def run(self, argv: tuple[str, ...], timeout: float = 0) -> Outcome:
-            self.asked.append(argv[-1])
-            return Outcome(argv, status)
 
-    p2p.gather(Stuck(), Errors("p2p"))  # type: ignore[arg-type]
-    assert [letter for letter in Stuck.asked if letter in "rwnap"] == ["r"]
-    Stuck.asked.clear()
+def test_a_matrix_that_was_cut_off_grants_nothing() -> None:
+    cut = Outcome(("nvidia-smi", "topo", "-p2p", "r"), OK, rc=0, stdout=ALL_OK.encode()[:60], truncated=True)
+    facts, problems = gathered(answers(read=cut))
+    assert facts["all_granted"] is None and any("cut off" in problem for problem in problems)
 
 
 def test_the_recording_with_nvlink() -> None:

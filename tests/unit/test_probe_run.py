@@ -20,11 +20,14 @@ from ansible.module_utils.gpu_host import p2p_probe
 from ansible.module_utils.gpu_host.evidence import bundle
 from ansible.module_utils.gpu_host.evidence.errors import Errors
 from ansible.module_utils.gpu_host.probe import all_reduce, worker_run
+from ansible.module_utils.gpu_report import digest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from probe_library import AB, BA, IDLE, Host, compiled, run_probe
 
 ROOT = Path(__file__).resolve().parents[2]
+RECORDED = ROOT / "tests" / "fixtures" / "hosts" / "h200-x2.jsonl.gz"
+PAIR = "0000:00:06.0->0000:00:07.0"
 
 
 @pytest.fixture(scope="session")
@@ -152,40 +155,143 @@ def test_a_bundle_without_a_probe_says_so() -> None:
     assert found["skipped_reason"]
 
 
-KEYS = [*p2p_probe._empty(), AB, "claims", "peer", "link", "arms"]
+KEYS = [*p2p_probe._empty(), AB, "claims", "peer", "link", "arms", "sizes", "bandwidth_gb_s", "copy", "median", "error"]
+ODD = st.sampled_from([float("inf"), float("nan"), 10**400, "①", "9" * 5000, -1, 2**63])
 JUNK = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(max_size=8),
+    st.none() | st.booleans() | st.integers() | st.text(max_size=8) | ODD,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYS), inner, max_size=4),
     max_leaves=12,
 )
 
 
+def replayed(probe: str, collective: str = "{}", **more: Any) -> dict[str, Any]:
+    """The facts of a bundle that holds these results, and their digest, which must not raise."""
+    records = [
+        {"run": list(name), "status": "ok", "rc": 0, "stdout": text, **more}
+        for name, text in ((worker_run.PROBE_COMMAND, probe), (all_reduce.COLLECTIVE_COMMAND, collective))
+    ]
+    found: dict[str, Any] = p2p_facts.facts(bundle.BundleEvidence({}, records), {})["ansible_facts"]["p2p_probe"]
+    digest.digest_probe(found)
+    return found
+
+
 @given(
     raw=st.dictionaries(
-        st.sampled_from(["cuda", "devices", "pairs", "events", "many_to_one", "all_at_once", "options", "stages"]), JUNK
+        st.sampled_from(
+            ["cuda", "devices", "pairs", "events", "many_to_one", "all_at_once", "options", "stages", "loopback"]
+        ),
+        JUNK,
     )
 )
 @settings(max_examples=300, deadline=None)
 def test_any_record_gives_facts_of_the_same_shape(raw: dict[str, Any]) -> None:
-    records = [
-        {"run": list(name), "status": "ok", "rc": 0, "stdout": json.dumps(raw)}
-        for name in (worker_run.PROBE_COMMAND, ("p2p_collective",))
-    ]
-    found = p2p_facts.facts(bundle.BundleEvidence({}, records), {})["ansible_facts"]["p2p_probe"]
+    found = replayed(json.dumps(raw), json.dumps({"arms": raw}))
     assert set(found) == {*p2p_probe._empty(), "errors"}
-    assert all(isinstance(found[name], list) for name in p2p_probe.LISTS)
+    assert all(found[name] is None or isinstance(found[name], list) for name in p2p_probe.LISTS)
     assert found["verdicts"] is None or found["verdicts"].get("ok", 0) == 0
+    assert found["all_delivered"] is not True and found["collective"]["verdict"] != "ok"
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", "{}", '{"pairs": {"x": {}}}', '{"cuda": null}', "\ufffd", "9" * 5000])
+def test_a_damaged_record_is_unknown_not_a_traceback(text: str) -> None:
+    found = replayed(text, text)
+    assert (found["attempted"], found["ran"], found["collective"]["ran"]) == (True, None, None)
+    assert found["skipped_reason"] and found["errors"]
 
 
 @pytest.mark.parametrize(
-    "text", ["", "[]", "{", '{"pairs": {"x": {}}}', '{"pairs": null, "events": null, "cuda": null}', "\ufffd"]
+    "state", [{"status": "failed"}, {"status": "timeout"}, {"status": "hung"}, {"rc": 1}, {"truncated": True}]
 )
-def test_a_damaged_record_is_an_error_not_a_traceback(text: str) -> None:
-    evidence = bundle.BundleEvidence(
-        {}, [{"run": list(worker_run.PROBE_COMMAND), "status": "ok", "rc": 0, "stdout": text}]
-    )
+def test_a_result_that_did_not_come_is_unknown_not_skipped(state: dict[str, Any]) -> None:
+    text = harness_text(worker_run.PROBE_COMMAND)
+    found = replayed(text, harness_text(all_reduce.COLLECTIVE_COMMAND), **state)
+    assert found["ran"] is found["cuda"] is found["pairs"] is found["all_delivered"] is None
+    assert all(found[name] is None for name in p2p_probe.LISTS) and found["collective"]["ran"] is None
+
+
+def test_a_bundle_that_lost_the_probes_result_says_so() -> None:
+    """What the probe asks first is there, so it was to run."""
+    records = [{"run": list(p2p_probe.APPS_COMMAND), "status": "ok", "rc": 0, "stdout": ""}]
+    found = p2p_facts.facts(bundle.BundleEvidence({}, records), {})["ansible_facts"]["p2p_probe"]
+    assert (found["attempted"], found["ran"]) == (True, None)
+
+
+def harness_text(command: tuple[str, ...]) -> str:
+    return bundle.load_bundle(str(RECORDED)).run(command).text
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "unknown"),
+    [
+        (("loopback",), "x", []),
+        (("many_to_one",), "x", ["corrupt_under_load", "collapsed_under_load"]),
+        (("all_at_once", "bandwidth_gb_s"), [1], ["corrupt_under_load", "collapsed_under_load"]),
+        (("all_at_once",), None, ["corrupt_under_load", "collapsed_under_load"]),
+        (("events",), {"x": 1}, ["corrupt_under_load", "collapsed_under_load"]),
+        (("devices", "0000:00:06.0", "error"), "x", ["skipped_gpus"]),
+        (("pairs", PAIR), "x", ["all_delivered", "all_fast", "all_usable"]),
+        (("pairs", PAIR, "error"), "x", ["all_delivered", "all_fast"]),
+        (("pairs", PAIR, "control_delivered"), "x", ["all_delivered"]),
+        (("pairs", PAIR, "delivered", "sm_load"), "x", ["all_delivered"]),
+        (("pairs", PAIR, "delivered", "sm_load", "status"), None, ["all_delivered"]),
+        (("pairs", PAIR, "bandwidth_gb_s", "copy", "median"), float("inf"), ["all_fast"]),
+        (("pairs", PAIR, "latency_us", "copy_12k_back_to_back", "median"), 10**400, ["all_fast", "high_latency_pairs"]),
+        (("cuda", "initialised"), "yes", []),
+    ],
+)
+def test_only_what_an_odd_value_could_have_changed_is_unknown(
+    place: tuple[str, ...], value: Any, unknown: list[str]
+) -> None:
+    raw = json.loads(harness_text(worker_run.PROBE_COMMAND))
+    inside = raw
+    for key in place[:-1]:
+        inside = inside[key]
+    inside[place[-1]] = value
+    evidence = bundle.load_bundle(str(RECORDED)).copy()
+    evidence.add({"run": list(worker_run.PROBE_COMMAND), "status": "ok", "rc": 0, "stdout": json.dumps(raw)})
     found = p2p_facts.facts(evidence, {})["ansible_facts"]["p2p_probe"]
-    assert found["ran"] is False and found["skipped_reason"]
+    digest.digest_probe(found)
+    watched = ("all_usable", "all_delivered", "all_fast", "corrupt_under_load", "collapsed_under_load", "skipped_gpus")
+    assert {name for name in (*watched, "high_latency_pairs") if found[name] is None} >= set(unknown)
+    if place[0] in ("loopback", "events", "many_to_one"):
+        assert found["all_delivered"] is found["all_fast"] is True
+    assert found["errors"] or value is None
+
+
+def test_a_pair_that_the_result_leaves_out_is_unmeasured() -> None:
+    raw = json.loads(harness_text(worker_run.PROBE_COMMAND))
+    del raw["pairs"][PAIR]
+    found = replayed(json.dumps(raw))
+    assert found["unmeasured_pairs"] == [PAIR] and found["all_delivered"] is None
+
+
+@pytest.mark.parametrize(
+    ("change", "verdict"),
+    [
+        ({}, "ok"),
+        ({"sizes": {}}, None),
+        ({"sizes": {"12288": {"wrong": None}}}, None),
+        ({"sizes": {"12288": {"wrong": 0}, "524288": "x"}}, None),
+        ({"sizes": {"12288": {"wrong": 1}, "524288": "x"}}, "wrong_values"),
+    ],
+)
+def test_an_all_reduce_is_right_only_where_every_size_says_so(change: dict[str, Any], verdict: str | None) -> None:
+    raw = json.loads(harness_text(all_reduce.COLLECTIVE_COMMAND))
+    raw["arms"]["configured"].update(change)
+    found = replayed(harness_text(worker_run.PROBE_COMMAND), json.dumps(raw))
+    assert found["collective"]["verdict"] == verdict
+    raw["arms"]["configured"]["transports"] = {}
+    found = replayed(harness_text(worker_run.PROBE_COMMAND), json.dumps(raw))
+    assert found["collective"]["pairs_without_p2p"] is None
+
+
+def test_a_gpu_that_shows_no_number_is_not_idle() -> None:
+    for row in ("00000000:01:00.0, [Unknown Error], 0, Disabled", "00000000:01:00.0, 4, inf, Disabled"):
+        evidence = bundle.BundleEvidence({}, [
+            {"run": list(argv), "status": "ok", "rc": 0, "stdout": text}
+            for argv, text in ((p2p_probe.APPS_COMMAND, ""), (p2p_probe.GPUS_COMMAND, row))
+        ])  # fmt: skip
+        assert p2p_probe.check_idle(evidence, Errors("probe"))["busy"] is None
 
 
 def test_bad_arguments_are_refused() -> None:

@@ -8,13 +8,14 @@ from __future__ import annotations
 import gzip
 import json
 import random
+import re
 from pathlib import Path
 from typing import Any
 
 import inference_server_facts
 import pytest
 from ansible.module_utils.gpu_host.evidence import bundle
-from ansible.module_utils.gpu_server import stall, watching
+from ansible.module_utils.gpu_server import gather, stall, units, watching
 
 SERVING = Path(__file__).resolve().parents[1] / "fixtures" / "hosts" / "serving.jsonl.gz"
 # What the server's own readers read; the rest of the bundle is other readers' concern.
@@ -31,6 +32,8 @@ OWN = (
     "find",
     "/proc/stat",
 )
+# What is a number to one function of Python and not to another, and what none can hold.
+ODD = ("①", "inf", "nan", "-1", "1e999", "9" * 400, "9" * 5000, "2" + "0" * 36, "٣", "0x1f", "")
 STATUSES = ("absent", "denied", "failed", "timeout", "not_captured", "hung")
 
 
@@ -57,7 +60,7 @@ def damaged(record: dict[str, Any], chance: random.Random) -> dict[str, Any]:
         return {**changed, "status": chance.choice(STATUSES), "entries": {}}
     field = "stdout" if "run" in record else "text"
     text = str(changed.get(field, ""))
-    kind = chance.randrange(5)
+    kind = chance.randrange(6)
     if kind == 0:
         kept = {key: value for key, value in changed.items() if key in ("read", "run", "fetch", "method", "label")}
         return {**kept, "status": chance.choice(STATUSES), **({"stdout": ""} if "run" in record else {})}
@@ -69,6 +72,9 @@ def damaged(record: dict[str, Any], chance: random.Random) -> dict[str, Any]:
         )
     elif kind == 3:
         changed[field] = chance.choice(["", "\n" * 50, "0" * 5000, "{" * 3000, "nan, [N/A], ERR!, -1\n" * 9, "\0" * 40])
+    elif kind == 5:
+        odd = chance.choice(ODD)
+        changed[field] = re.sub(r"[0-9]+", lambda found: odd if chance.random() < 0.3 else found[0], text)
     else:
         lines = text.splitlines(keepends=True)
         chance.shuffle(lines)
@@ -89,8 +95,9 @@ def test_damage_gives_the_same_keys_and_no_exception(seed: int) -> None:
         for record in WHOLE
     ]
     found = facts(changed)
-    assert set(found) == KEYS
+    assert set(found) == KEYS == {*gather.FACTS, "errors"}
     json.dumps(found)
+    assert not any("a fault in the reader" in entry["problem"] for entry in found["errors"])
     if found["state"] == "ready":
         assert (found["api"]["health"] or {}).get("code") == 200 or found["api"]["models"]
     # What waits for a server reads the same facts.
@@ -101,8 +108,25 @@ def test_damage_gives_the_same_keys_and_no_exception(seed: int) -> None:
 
 
 def test_nothing_of_a_server_that_nothing_shows() -> None:
-    found = facts([{"list": "/proc", "status": "ok", "entries": {}}])
+    systemctl = {"run": list(units.LIST_COMMAND), "status": "absent"}
+    found = facts([{"list": "/proc", "status": "ok", "entries": {}}, systemctl])
     assert (found["state"], found["process"], found["generation"]["ran"]) == ("absent", None, False)
+
+
+@pytest.mark.parametrize("status", ["denied", "failed", "timeout", "not_captured"])
+def test_processes_that_cannot_be_listed_are_not_absent(status: str) -> None:
+    changed = [record for record in WHOLE if record.get("list") != "/proc"]
+    if status != "not_captured":
+        changed.append({"list": "/proc", "status": status})
+    found = facts(changed)
+    assert (found["state"], found["process"], found["ranks"]) == (None, None, None)
+
+
+def test_a_fault_of_ours_leaves_every_fact_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gather, "_gather", lambda *_words: {}["state"])
+    found = facts(WHOLE)
+    assert set(found) == KEYS and found["state"] is found["log"] is None
+    assert "KeyError" in found["errors"][0]["problem"]
 
 
 def test_a_bundle_without_processes_holds_no_server() -> None:

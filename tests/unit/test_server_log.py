@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible.module_utils.gpu_server import engines
+from ansible.module_utils.gpu_server import engines, gather
 from ansible.module_utils.gpu_server.log import log_reader
 from ansible.module_utils.gpu_server.log.log_lines import parse_lines
 
@@ -209,3 +209,63 @@ def test_flags_of_a_command_line() -> None:
 def test_engines_are_known_by_their_command(command: str, engine: str | None) -> None:
     found = engines.find_engine_of_command(command.split())
     assert (found.name if found else None) == engine
+
+
+def _read_sglang(text: str) -> dict[str, Any]:
+    return log_reader.read_log(text, NOW_OF_ORDER, 0, engines.ENGINES["sglang"])
+
+
+NOW_OF_ORDER = 1775900000.0
+START = "[2026-04-10 00:00:00] server_args=ServerArgs(model_path='/m')\n"
+READY = "[2026-04-10 00:00:01] The server is fired up and ready to roll!\n"
+ANSWERED = '[2026-04-10 00:00:02] INFO:     127.0.0.1:1 - "POST /v1/completions HTTP/1.1" 200 OK\n'
+CRASHED = "[2026-04-10 00:00:03 TP1] Scheduler hit an exception: Traceback (most recent call last):\n"
+
+
+def test_an_exception_over_several_lines_is_one() -> None:
+    crash = CRASHED + (
+        '  File "torch/distributed/distributed_c10d.py", line 1, in all_gather\n    work.wait()\n'
+        "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:538]\n"
+        "    Read error [192.0.2.1]:63667: Connection reset by peer\nFatal Python error: Aborted\n"
+    )
+    found = _read_sglang(START + READY + crash)
+    assert found["fatal"]["exception"].endswith("Read error [192.0.2.1]:63667: Connection reset by peer")
+    told = next(fault for fault in found["faults"] if fault["kind"] == "peer_gone")
+    assert "another rank" in told["meaning"] and "Aborted" not in told["exception"]
+    assert found["fatal"] is told
+
+
+@pytest.mark.parametrize(
+    ("other", "meaning"),
+    [
+        (
+            "Process 12 has 522.00 MiB memory in use.\nProcess 77 has 49.48 GiB memory in use.\n",
+            "process 77 holds 49.48 GiB of GPU 4",
+        ),
+        ("Process 12 has 522.00 MiB memory in use.\n", "in which phase"),
+    ],
+)
+def test_out_of_memory_names_who_holds_it(other: str, meaning: str) -> None:
+    said = (
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.02 GiB.\nGPU 4 has a total capacity of "
+        "79.18 GiB\n"
+    )
+    found = _read_sglang(CRASHED + said + other)
+    assert found["fatal"]["kind"] == "out_of_memory" and meaning in found["fatal"]["meaning"]
+    assert found["fatal"]["direction"] is None
+
+
+@pytest.mark.parametrize("between", [",", ".", " [124],"])
+def test_spellings_of_the_decode_line(between: str) -> None:
+    line = "[2026-04-10 00:00:05] Decode batch%s #running-req: 18, #token: 16384, token usage: 0.71, "
+    line += "cuda graph: True, gen throughput (token/s): 2520.18, #queue-req: 3\n"
+    decode = _read_sglang(START + READY + line % between)["decode"]
+    assert (decode["running"], decode["tokens_per_s"], decode["queue"]) == (18, 2520.18, 3)
+    assert decode["median_tokens_per_s"] is None, "one line is no throughput"
+    assert _read_sglang(START + READY + line % between * 5)["decode"]["median_tokens_per_s"] == 2520.18
+
+
+@pytest.mark.parametrize(("lines", "later"), [(ANSWERED + CRASHED, True), (CRASHED + ANSWERED, False), (CRASHED, True)])
+def test_a_fault_is_before_or_after_the_last_answer(lines: str, later: bool) -> None:
+    found = _read_sglang(START + READY + lines)
+    assert gather._not_served_since(found) is later

@@ -86,7 +86,8 @@ def test_a_list_that_was_not_captured_or_wants_a_key_is_no_fault_of_it() -> None
     errors = Errors("server")
     health = {"fetch": BASE + "/health", "method": "GET", "status": "ok", "code": 200, "text": ""}
     found = api.read_api(BundleEvidence({}, [health]), BASE, engines.ENGINES["sglang"], errors)
-    assert (found["models"], found["models_problem"], errors.entries) == (None, None, [])
+    assert (found["models"], found["models_problem"]) == (None, None)
+    assert [entry["source"] for entry in errors.entries] == ["GET %s/v1/models" % BASE]
     assert (answering("{}", 401)["models_problem"], answering("{}", 403)["needs_key"]) == (None, True)
 
 
@@ -164,7 +165,8 @@ def test_an_answer_that_holds_no_text_is_a_problem(body: bytes) -> None:
     assert api.read_stream(Fetched("POST", BASE, "ok", 200, body))["problem"]
 
 
-TOPOLOGY = {"links": {"a": {"b": "PHB", "c": "SYS"}, "b": {"a": "PHB", "c": "NODE"}, "c": {"a": "SYS", "b": "NODE"}}}
+LINKS = {"a": {"b": "PHB", "c": "SYS"}, "b": {"a": "PHB", "c": "NODE"}, "c": {"a": "SYS", "b": "NODE"}}
+TOPOLOGY = {"links": LINKS, "unknown_pairs": [], "nvlink_shown": True}
 
 
 @pytest.mark.parametrize(
@@ -179,12 +181,12 @@ TOPOLOGY = {"links": {"a": {"b": "PHB", "c": "SYS"}, "b": {"a": "PHB", "c": "NOD
     ],
 )
 def test_what_a_level_permits(environment: dict[str, str], level: str, shut_out: list[str]) -> None:
-    found = nccl.read_nccl(BundleEvidence({}, []), environment, TOPOLOGY, True, 1)
+    found = nccl.read_nccl(Host(), environment, TOPOLOGY, True, 1)
     assert (found["level"], found["shut_out_pairs"]) == (level, shut_out)
 
 
 def test_two_gpus_on_amd_may_go_anywhere() -> None:
-    found = nccl.read_nccl(BundleEvidence({}, []), {}, {"links": {"a": {"b": "SYS"}, "b": {"a": "SYS"}}}, True, 1)
+    found = nccl.read_nccl(Host(), {}, {"links": {"a": {"b": "SYS"}, "b": {"a": "SYS"}}, "unknown_pairs": []}, True, 1)
     assert (found["level"], found["level_source"], found["shut_out_pairs"]) == ("SYS", "default", [])
 
 

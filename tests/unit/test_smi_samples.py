@@ -282,5 +282,17 @@ def test_nvlink_status() -> None:
     assert (
         found is not None
         and [nvlink.summarise_nvlink(gpu) for gpu in found.values()]
-        == [{"links": 12, "active": 12, "inactive": [], "unknown": 0, "speed_gb_s": 25.0}] * 8
+        == [
+            {
+                "links": 12,
+                "active": 12,
+                "inactive": [],
+                "all_inactive": False,
+                "unknown": 0,
+                "mig": False,
+                "said": [],
+                "speed_gb_s": 25.0,
+            }
+        ]
+        * 8
     )

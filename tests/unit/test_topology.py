@@ -21,7 +21,8 @@ FOUR = (
     "GPU2\tNODE\tNODE\t X \tSYS\tNODE\t0-31\t0\t\t2\n"
     "GPU3\tSYS\tSYS\tSYS\t X \tSYS\t\t\t\tN/A\n"
     "NIC0\tPXB\tNODE\tNODE\tSYS\t X \t\t\t\t\n"
-    "\nLegend:\n\n  X    = Self\n\nNIC Legend:\n\n  NIC0: mlx5_0\n"
+    "\nLegend:\n\n  X    = Self\n  NV#  = Connection traversing a bonded set of # NVLinks\n\nNIC Legend:\n\n  NIC0: "
+    "mlx5_0\n"
 )
 NAMES = {number: "0000:%02d:00.0" % (number + 1) for number in range(4)}
 
@@ -106,7 +107,8 @@ def test_without_an_answer_everything_is_unknown() -> None:
 
 def test_an_empty_answer_means_no_active_link() -> None:
     errors = Errors("topology")
-    assert topology.gather(evidence({topology.MATRIX: FOUR, topology.NVLINK: ""}), errors)["nvlink"] == {}
+    facts = topology.gather(evidence({topology.MATRIX: FOUR, topology.NVLINK: ""}), errors)
+    assert (facts["nvlink"], facts["nvlink_whole"]) == ({}, True)
     assert errors.entries == []
     failed = Outcome(topology.NVLINK, OK, rc=9, stdout=b"")
     assert topology.gather(evidence({topology.MATRIX: FOUR, topology.NVLINK: failed}), errors)["nvlink"] is None
@@ -120,9 +122,47 @@ def test_the_recording_with_nvlink() -> None:
         "links": 18,
         "active": 18,
         "inactive": [],
+        "all_inactive": False,
         "unknown": 0,
+        "mig": False,
+        "said": [],
         "speed_gb_s": 26.562,
     }
+
+
+def test_a_matrix_without_nvlink_in_its_legend_does_not_deny_it() -> None:
+    """``nvidia-smi topo -mp`` shows the PCI Express path of every pair, also where NVLink joins it."""
+    text = FOUR.replace("  NV#  = Connection traversing a bonded set of # NVLinks\n", "")
+    errors = Errors("topology")
+    facts = topology.gather(evidence({topology.MATRIX: text, topology.NVLINK: ""}), errors)
+    assert facts["nvlink_shown"] is False and {pair["nvlinks"] for pair in facts["pairs"]} == {None}
+    assert facts["worst_class"] is None and facts["pairs_beyond"] is None
+    assert "has no NV#" in errors.entries[0]["problem"]
+    facts = read(FOUR[: FOUR.index("\nLegend")])
+    assert facts["nvlink_shown"] is None and facts["pairs"][0]["nvlinks"] is None and facts["worst_class"] == "SYS"
+    assert read(FOUR)["nvlink_shown"] is True and read(FOUR)["pairs"][0]["nvlinks"] == 0
+
+
+def test_an_answer_that_was_cut_or_failed_is_not_whole() -> None:
+    listing = "GPU 0: X (UUID: y)\n\t Link 0: 25 GB/s\n\t Link 1: 25 GB/s\nGPU 1: X (UUID: z)\n\t Link 0: 25 GB/s\n"
+    for answer in (
+        Outcome(topology.NVLINK, OK, rc=0, stdout=listing.encode(), truncated=True),
+        Outcome(topology.NVLINK, OK, rc=1, stdout=listing.encode()),
+    ):
+        errors = Errors("topology")
+        facts = topology.gather(evidence({topology.MATRIX: FOUR, topology.NVLINK: answer}), errors)
+        assert facts["nvlink_whole"] is False and errors.entries
+        assert [links["unknown"] for links in facts["nvlink"].values()] == [0, 1]
+    cut = Outcome(topology.NVLINK, OK, rc=0, truncated=True)
+    assert topology.gather(evidence({topology.NVLINK: cut}), Errors("topology"))["nvlink"] is None
+
+
+@pytest.mark.parametrize("status", ["timeout", "hung", "denied", "failed"])
+def test_one_command_that_does_not_answer_leaves_the_other_its_answer(status: str) -> None:
+    listing = "GPU 0: X (UUID: y)\n\t Link 0: 25 GB/s\n"
+    silent = Outcome(topology.MATRIX, status, reason="no answer within 30 s")
+    facts = topology.gather(evidence({topology.MATRIX: silent, topology.NVLINK: listing}), Errors("topology"))
+    assert facts["pairs"] is None and facts["nvlink"]["GPU0"]["active"] == 1
 
 
 @pytest.mark.parametrize(
@@ -141,4 +181,19 @@ def test_gpus_without_nvlink_have_no_links() -> None:
         0: [],
         1: [],
     }
-    assert nvlink.parse_nvlink(b"NVML: Unable to retrieve NVLink information as all links are inActive\n") is None
+    assert nvlink.parse_nvlink(
+        b"GPU 0: X (UUID: y)\n\t NVML: Unable to retrieve NVLink information: Not Supported\n"
+    ) == {0: []}
+    assert nvlink.parse_nvlink(b"NVML: Unable to retrieve NVLink information as all links are inActive\n") == {}
+    assert nvlink.parse_nvlink(b"NVIDIA-SMI has failed\n") is None
+
+
+def test_a_sentence_in_the_place_of_links_is_kept() -> None:
+    said = "Nvlink queries are not supported for Devices in MIG mode"
+    found = nvlink.parse_nvlink(
+        ("GPU 0: NVIDIA H200 (UUID: GPU-1)\n%s\nGPU 1: NVIDIA H200 (UUID: GPU-2)\n" % said).encode()
+    )
+    assert found is not None
+    kept = nvlink.summarise_nvlink(found[0])
+    assert (kept["said"], kept["unknown"], kept["mig"], kept["links"]) == ([said], 1, True, 0)
+    assert nvlink.summarise_nvlink(found[1])["unknown"] == 0

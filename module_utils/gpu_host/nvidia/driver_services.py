@@ -8,6 +8,7 @@ from typing import Any
 from ..evidence.errors import Errors
 from ..evidence.interface import ABSENT, Evidence
 from ..linux.versions import DRIVER_VERSION
+from ..smi.smi_values import NOT_APPLICABLE
 
 UNITS = {"persistenced": "nvidia-persistenced.service", "fabric_manager": "nvidia-fabricmanager.service"}
 SYSTEMCTL_COMMAND = (
@@ -20,11 +21,9 @@ SYSTEMCTL_COMMAND = (
 
 
 def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
-    """`persistenced` and `fabric_manager`:
-
-    {installed, active, state, enabled, result}, each None where there is no systemd to ask (`active` of persistenced
-    then comes from its pid file); `fabric_manager.version` where it is installed.
-    """
+    """`persistenced` and `fabric_manager`: {installed, active, state, enabled, result}, each None where systemd did not
+    answer. Where there is none to ask, `installed` is "n/a", and `active` of persistenced comes from its pid file.
+    `fabric_manager.version` where it is installed."""
     outcome = evidence.run(SYSTEMCTL_COMMAND, 10.0)
     units: dict[str, dict[str, str]] = {}
     without_systemd = not outcome.succeeded
@@ -40,12 +39,15 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
         errors.unsuccessful(outcome)
         without_systemd = False
     facts = {key: _unit(units.get(name)) for key, name in UNITS.items()}
+    if without_systemd:
+        for unit in facts.values():
+            unit["installed"] = NOT_APPLICABLE
     if facts["persistenced"]["active"] is None and without_systemd:
         running = evidence.list("/run/nvidia-persistenced")
         if running.ok or running.status == ABSENT:
             facts["persistenced"]["active"] = "nvidia-persistenced.pid" in running.entries
     facts["fabric_manager"]["version"] = None
-    if facts["fabric_manager"]["installed"]:
+    if facts["fabric_manager"]["installed"] is True:
         version = evidence.run(("nv-fabricmanager", "--version"), 10.0)
         errors.unsuccessful(version)
         match = DRIVER_VERSION.search(version.text) if version.succeeded else None
@@ -54,7 +56,7 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
 
 
 def _unit(fields: dict[str, str] | None) -> dict[str, Any]:
-    if not fields or "LoadState" not in fields:
+    if not fields or "LoadState" not in fields or "ActiveState" not in fields:
         return {"installed": None, "active": None, "state": None, "enabled": None, "result": None}
     installed = fields["LoadState"] == "loaded"
     return {

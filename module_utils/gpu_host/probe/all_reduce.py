@@ -83,7 +83,8 @@ def summarise_all_reduce(raw: dict[str, Any] | None, reason: str | None) -> dict
     ``{ran, reason, verdict, explanation, python, gpus, arms, wrong, pairs_without_p2p}``.
 
     verdict: ok | wrong_values | hangs | fails (each with P2P as configured and not without it) | inconclusive (the
-    control fails too) | None.
+    control fails too) | None (no size, or one that does not say whether its values are right).
+    ``pairs_without_p2p``: None where NCCL's log names no transport.
     """
     result: dict[str, Any] = {
         "ran": raw is not None,
@@ -101,18 +102,25 @@ def summarise_all_reduce(raw: dict[str, Any] | None, reason: str | None) -> dict
     result.update(reason=None, python=raw.get("python"), gpus=raw.get("gpus"), arms=raw.get("arms") or {})
     configured, control = (result["arms"].get(name) or {} for name in ARMS)
     wrong = {
-        name: [size for size, found in (arm.get("sizes") or {}).items() if found.get("wrong")]
+        name: [size for size, found in (arm.get("sizes") or {}).items() if (found or {}).get("wrong")]
         for name, arm in result["arms"].items()
     }
     result["wrong"] = [
         "%s bytes: %d wrong elements" % (size, configured["sizes"][size]["wrong"])
         for size in wrong.get("configured") or ()
     ]
+    transports = {
+        pair: [way for way in ways or () if way] for pair, ways in (configured.get("transports") or {}).items()
+    }
     result["pairs_without_p2p"] = [
         "%s via %s" % (pair, ", ".join(ways))
-        for pair, ways in (configured.get("transports") or {}).items()
+        for pair, ways in transports.items()
         if not any("P2P" in way for way in ways)
     ]
+    if not all(transports.values()) or not transports:
+        result["pairs_without_p2p"] = result["pairs_without_p2p"] or None
+    sizes = list((configured.get("sizes") or {}).values())
+    proven = bool(sizes) and all((found or {}).get("wrong") is not None for found in sizes)
     bad = bool(result["wrong"]) or configured.get("state") != "finished"
     control_bad = bool(wrong.get("p2p_disabled")) or control.get("state") != "finished"
     if bad and control_bad:
@@ -121,7 +129,7 @@ def summarise_all_reduce(raw: dict[str, Any] | None, reason: str | None) -> dict
         result["verdict"] = "wrong_values"
     elif bad:
         result["verdict"] = "hangs" if configured.get("state") in ("hung", "left_behind") else "fails"
-    else:
+    elif proven:
         result["verdict"] = "ok"
     said = [configured.get("detail"), *(configured.get("warnings") or [])[:1], *(configured.get("errors") or [])[:1]]
     result["explanation"] = "; ".join([*result["wrong"], *filter(None, said)]) if bad else None

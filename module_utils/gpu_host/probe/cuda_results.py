@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..evidence import values
+
 HMM = (
     "the open module's HMM set-up failed (kernel address-space randomisation leaves no room for the GPUs' memory): "
     "options nvidia_uvm uvm_disable_hmm=1 on the machine that runs the kernel"
@@ -86,7 +88,4 @@ def normalise_address(text: str) -> str:
 
 
 def parse_number(text: Any) -> float | None:
-    try:
-        return float(text)
-    except (TypeError, ValueError):
-        return None
+    return values.decimal_number(text)

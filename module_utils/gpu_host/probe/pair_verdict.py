@@ -108,6 +108,10 @@ def judge_pair(pair: dict[str, Any], least: dict[str, Any]) -> dict[str, Any]:
     if error:
         return _of_error(error)
     missing = [name for name in ("peer", "delivered", "latency_us", "bandwidth_gb_s") if not pair.get(name)]
+    states = {method: (result or {}).get("status") for method, result in (pair.get("delivered") or {}).items()}
+    missing += ["delivery by %s" % method for method, state in states.items() if state not in ("ok", "skipped")]
+    if not missing and "ok" not in states.values():
+        missing = ["delivery by any method"]
     if missing:
         return _verdict("unknown", None, "not measured: %s" % ", ".join(missing))
     return _speed(pair, least)
@@ -143,6 +147,8 @@ def _delivery_fault(delivered: dict[str, Any]) -> str:
         "overrun": "bytes beside the target changed",
     }
     for method, result in delivered.items():
+        if result is None:
+            continue
         if result.get("status") == "corrupt":
             mirror = (
                 "; the writer reads it back through its own window: a private mirror"

@@ -18,11 +18,18 @@ import time
 from typing import Any
 
 from ..evidence.commands import KILL_GRACE_SECONDS, describe_stuck
-from ..evidence.interface import Outcome
+from ..evidence.interface import NOT_CAPTURED, Evidence, Outcome
 from ..evidence.live import LiveEvidence
 from . import cuda_results
 
 PROBE_COMMAND = ("p2p_probe",)  # the name under which a bundle holds the probe's result
+# What the probe asks before it touches a GPU, and nothing else does: where a bundle holds one of them, it was to run.
+APPS_COMMAND = ("nvidia-smi", "--query-compute-apps=pid,process_name,used_memory", "--format=csv,noheader,nounits")
+GPUS_COMMAND = (
+    "nvidia-smi",
+    "--query-gpu=pci.bus_id,memory.used,utilization.gpu,mig.mode.current",
+    "--format=csv,noheader,nounits",
+)
 # The directory above the child's package: a real one, or one inside the zip file in which Ansible sends a module.
 PACKAGES = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 WORKER = "import sys; sys.path.insert(0, sys.argv[1]); from gpu_probe.worker import main; main()"
@@ -35,6 +42,11 @@ SIGNATURE_COMMAND = (
     "--query-gpu=pci.bus_id,utilization.gpu,power.draw,memory.used",
     "--format=csv,noheader,nounits",
 )
+
+
+def was_to_run(evidence: Evidence) -> bool:
+    """Whether a bundle was made with the probe, so that a result that it lacks is one that was lost."""
+    return any(evidence.run(argv).status != NOT_CAPTURED for argv in (PROBE_COMMAND, APPS_COMMAND, GPUS_COMMAND))
 
 
 class ProbeEvidence(LiveEvidence):

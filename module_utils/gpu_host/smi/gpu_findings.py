@@ -3,13 +3,15 @@
 Lists of the ones that are slowed, lost, dirty and so on.
 
 Every list is None (unknown) when no GPU offends but one of them could not be judged, or a GPU is missing from the
-output: only a look at every GPU makes an empty list. Lost GPUs stand in ``lost`` alone and are not judged elsewhere.
+output: only a look at every GPU makes an empty list, and none at all makes no list. Lost GPUs stand in ``lost`` alone
+and are not judged elsewhere.
 """
 
 from __future__ import annotations
 
 from typing import Any, Callable, Union
 
+from .log_fields import judge_fabric_health
 from .smi_values import NOT_APPLICABLE
 
 Facts = dict[str, Any]
@@ -37,7 +39,7 @@ def list_offenders(
     """``[{address, index, label, …details}]`` of the GPUs that `judge` objects to; None as the module's text says."""
     if devices is None:
         return None
-    found, unsure = [], not whole
+    found, unsure = [], not whole or all(facts["lost"] for facts in devices.values())
     for where, facts in devices.items():
         if facts["lost"]:
             continue
@@ -50,17 +52,16 @@ def list_offenders(
     return found if found or not unsure else None
 
 
-def find_offenders(devices: dict[str, Facts] | None, whole: bool) -> dict[str, Any]:
-    """Every computed list, by name; the same names always.
-
-    Each entry has ``address``, ``index``, ``label`` and what is named here.
+def find_offenders(devices: dict[str, Facts] | None, whole: bool, every_field: bool = True) -> dict[str, Any]:
+    """Every computed list, by name; the same names always. Each entry has ``address``, ``index``, ``label`` and what is
+    named here.
 
     - ``recovery_needed`` (`action`), ``ecc_errors`` (`uncorrectable`, …), ``ecc_change_pending`` (`current`,
       `pending`),
       ``remapping_unfinished`` (`pending`, `failure`), ``slowed`` by hardware (`reasons`), ``hot`` (`temperature_c`,
       `limit_c`, `margin_c`)
     - ``mig_enabled``, ``compute_mode_restricted`` (`compute_mode`), ``persistence_off``, ``unlicensed`` (`license`),
-      ``fabric_not_ready`` (`state`, `status`)
+      ``fabric_not_ready`` (`state`, `status`, `health`: members of the fabric's health that are not well)
     - ``width_reduced`` (`width`, `width_max`), ``generation_reduced`` under load (`generation`, `generation_max`),
       ``bar1_smaller_than_memory`` (`bar1_mib`, `memory_mib`)
 
@@ -69,19 +70,18 @@ def find_offenders(devices: dict[str, Facts] | None, whole: bool) -> dict[str, A
     ``power_limits_w``, ``ecc_modes``, ``addressing_modes``, ``mig_modes``; ``differing``: names of those of the first
     kinds that have several. Whether any GPU shows a value at all: ``recovery_reported``, ``link_reported``,
     ``fabric_present``,
-    ``vgpu_present``. The lowest over all:
+    ``vgpu_present``: False only where every GPU was read, by an output that has the field (`every_field`: the log, not
+    the table or a query), and no value was unreadable. The lowest over all:
     ``link_width_lowest``, ``link_generation_max_lowest``. ``loaded``: addresses under load. ``idle``; ``busy``:
     ``[{address, index, reason}]``.
     """
     lists = {name: list_offenders(devices, whole, judge) for name, judge in _JUDGES.items()}
-    return {**lists, **_spread(devices, whole), **_use(devices, whole)}
+    return {**lists, **_spread(devices, whole, every_field), **_use(devices, whole)}
 
 
-def _spread(devices: dict[str, Facts] | None, whole: bool) -> dict[str, Any]:
-    """Distinct values over all GPUs (None where unknown for one).
-
-    And what kind of judgement the driver's output allows.
-    """
+def _spread(devices: dict[str, Facts] | None, whole: bool, every_field: bool) -> dict[str, Any]:
+    """Distinct values over all GPUs (None where unknown for one), and what kind of judgement the driver's output
+    allows."""
     alive = [facts for facts in (devices or {}).values() if not facts["lost"]]
 
     def values(name: str) -> list[Any] | None:
@@ -106,22 +106,30 @@ def _spread(devices: dict[str, Facts] | None, whole: bool) -> dict[str, Any]:
         **spread,
         "differing": differing if differing or None not in compared.values() else None,
         # Drivers before 515 name no recovery action; a guest may see no PCIe link; not every GPU has each feature.
-        "recovery_reported": _reported(alive, "recovery_action", "reset_required"),
-        "link_reported": _reported(alive, "link_width"),
-        "vgpu_present": _vgpu_present(alive),
-        "fabric_present": _reported(alive, "fabric_state"),
+        "recovery_reported": _reported(alive, whole, every_field, "recovery_action", "reset_required"),
+        "link_reported": _reported(alive, whole, every_field, "link_width"),
+        "vgpu_present": _vgpu_present(alive, whole),
+        "fabric_present": _reported(alive, whole, every_field, "fabric_state"),
         "link_width_lowest": _lowest(alive, "link_width", whole),
         "link_generation_max_lowest": _lowest(alive, "link_generation_max", whole),
-        "loaded": [where for where, facts in (devices or {}).items() if _under_load(facts)]
-        if devices is not None
-        else None,
+        "loaded": _loaded(devices, whole),
     }
 
 
-def _vgpu_present(alive: list[Facts]) -> bool | None:
+def _loaded(devices: dict[str, Facts] | None, whole: bool) -> list[str] | None:
+    """Addresses of the GPUs under load; None if none is seen to be and one could not be judged."""
+    if devices is None:
+        return None
+    loads = {where: _under_load(facts) for where, facts in devices.items()}
+    found = [where for where, load in loads.items() if load]
+    return found if found or (whole and loads and None not in loads.values()) else None
+
+
+def _vgpu_present(alive: list[Facts], whole: bool) -> bool | None:
     if any(_is_vgpu(facts) for facts in alive):
         return True
-    return None if not alive or any(facts["virtualization_mode"] is None for facts in alive) else False
+    known = whole and alive and all(facts["virtualization_mode"] is not None for facts in alive)
+    return False if known else None
 
 
 def _lowest(alive: list[Facts], name: str, whole: bool) -> Any:
@@ -130,19 +138,19 @@ def _lowest(alive: list[Facts], name: str, whole: bool) -> Any:
     return min(seen) if seen and whole and all(known_number(value) for value in seen) else None
 
 
-def _reported(alive: list[Facts], *names: str) -> bool | None:
-    """Whether a GPU shows a value, or an unreadable one, in one of `names`.
-
-    False if all say N/A or the driver lacks the field.
-    """
-    if not alive:
-        return None
-    return any(facts[name] not in (None, NOT_APPLICABLE) for facts in alive for name in names)
+def _reported(alive: list[Facts], every_gpu: bool, every_field: bool, *names: str) -> bool | None:
+    """Whether a GPU shows a value in one of `names`; False if all say N/A or the driver lacks the field; None if a GPU
+    or the field was not read, or if there is an error in the place of the value."""
+    seen = [(facts[name], name in facts["unreadable"]) for facts in alive for name in names]
+    if any(value not in (None, NOT_APPLICABLE) for value, _unreadable in seen):
+        return True
+    known = every_gpu and all(value == NOT_APPLICABLE or (every_field and not unreadable) for value, unreadable in seen)
+    return False if alive and known else None
 
 
 def _use(devices: dict[str, Facts] | None, whole: bool) -> dict[str, Any]:
     """``idle``: True only if every GPU is seen to have no process, no load and no memory taken."""
-    if devices is None:
+    if not devices:
         return {"idle": None, "busy": None}
     reasons, unsure = [], not whole
     for where, facts in devices.items():
@@ -267,15 +275,21 @@ def _width(facts: Facts) -> Verdict:
     return {"width": now, "width_max": full} if now < full else False
 
 
-def _under_load(facts: Facts) -> bool:
-    load, state = facts["utilization_percent"], str(facts["performance_state"])
-    return not facts["lost"] and known_number(load) and load > 0 and state in ("P0", "P1", "P2", "P3", "P4")
+def _under_load(facts: Facts) -> bool | None:
+    """None where the utilisation, or the performance state of a GPU that is used, could not be read."""
+    load, state = facts["utilization_percent"], facts["performance_state"]
+    if facts["lost"] or (known_number(load) and load == 0) or load == NOT_APPLICABLE:
+        return False
+    if load is None or state is None:
+        return None
+    return state in ("P0", "P1", "P2", "P3", "P4")
 
 
 def _generation(facts: Facts) -> Verdict:
     """Judged under load only: an idle link drops its speed to save power. Host Max of 0 or N/A says nothing."""
-    if not _under_load(facts) or _is_vgpu(facts):
-        return False
+    loaded = False if _is_vgpu(facts) else _under_load(facts)
+    if not loaded:
+        return loaded
     limits = [
         facts[name]
         for name in ("link_generation_max", "link_generation_host_max")
@@ -304,16 +318,17 @@ def _license(facts: Facts) -> Verdict:
 
 
 def _fabric(facts: Facts) -> Verdict:
+    """State, status and every member of the health: a GPU may be registered (Completed, Success) and have no route."""
     state, status = facts["fabric_state"], facts["fabric_status"]
+    bad, unsure = judge_fabric_health(facts["fabric_health"])
+    details = {"state": state, "status": status, "health": bad}
+    if bad or state not in ("Completed", NOT_APPLICABLE, None):
+        return details
     if state == NOT_APPLICABLE:
         return False
-    if state is None:
-        return None
-    return (
-        {"state": state, "status": status}
-        if state != "Completed" or status not in ("Success", NOT_APPLICABLE, None)
-        else False
-    )
+    if state == "Completed" and status not in ("Success", NOT_APPLICABLE, None):
+        return details
+    return None if state is None or status is None or unsure else False
 
 
 _JUDGES: dict[str, Callable[[Facts], Verdict]] = {

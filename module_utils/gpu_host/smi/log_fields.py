@@ -177,10 +177,23 @@ _REMAPPED_ROWS = {
     "failure": (_YES, "remapped_row_failure", "remapping failure occurred"),
 }
 _REASON_LABELS = {"idle": "gpu_idle", "display_clock_setting": "display_clocks_setting"}
+# Members of <fabric><health> (nvmlGpuFabricInfo_v3_t, healthSummary and healthMask) -> what each reads when all is
+# well. partition_assigned is no fault either way; a partition that lacks is `incorrect_configuration`.
+_FABRIC_HEALTH: dict[str, tuple[str, ...]] = {
+    "summary": ("healthy",),
+    "bandwidth": ("full",),
+    "route_recovery_in_progress": ("false",),
+    "route_unhealthy": ("false",),
+    "access_timeout_recovery": ("false",),
+    "incorrect_configuration": ("none",),
+    "partition_assigned": ("true", "false"),
+}
 # Fields that other readers fill, so that a GPU has the same keys whatever it was read from.
 _FILLED_APART = (
     "index",
     "lost",
+    "unreadable",
+    "fabric_health",
     "clock_event_reasons",
     "remapped_rows",
     "ecc_volatile",
@@ -194,17 +207,25 @@ def make_empty_device() -> dict[str, Any]:
     """A GPU of which nothing is known: every key of ``device``."""
     facts: dict[str, Any] = dict.fromkeys((*_FILLED_APART, *_FIELDS))
     facts["lost"] = False
+    facts["unreadable"] = []
     return facts
 
 
 def read_device(gpu: Node, form: str) -> dict[str, Any]:
-    """The facts of one ``<gpu>`` block; `form` is ``xml`` or ``text``."""
+    """The facts of one ``<gpu>`` block; `form` is ``xml`` or ``text``.
+
+    ``unreadable``: names of the facts for which the driver printed an error in the place of a value. ``fabric_health``:
+    ``{member: word}`` of every member, ``"n/a"`` where none applies, None where the driver prints no health.
+    """
     xml = form == "xml"
     facts = make_empty_device()
     texts = gpu.flat()
     for name, (read, in_xml, in_text) in _FIELDS.items():
         path = next((path for path in (in_xml if xml else in_text) if path in texts), None)
         facts[name] = read(texts[path]) if path is not None else None
+        if facts[name] is None and path is not None and texts[path].strip():
+            facts["unreadable"].append(name)
+    facts["fabric_health"] = _fabric_health(gpu.find("fabric/health"))
     facts["lost"] = any("gpu is lost" in text.lower() for text in texts.values())
     facts["clock_event_reasons"] = _reasons(gpu, xml)
     facts["remapped_rows"] = _remapped_rows(gpu, xml)
@@ -215,6 +236,37 @@ def read_device(gpu: Node, form: str) -> dict[str, Any]:
     if any("requires reset" in text.lower() for text in texts.values()):
         facts["reset_required"] = True
     return facts
+
+
+def _fabric_health(node: Node | None) -> dict[str, str | None] | str | None:
+    if node is None:
+        return None
+    if not node.children:
+        return smi_values.NOT_APPLICABLE if smi_values.is_not_applicable(node.value) else None
+    members = {member.name.replace(" ", "_"): smi_values.parse_word(member.value) for member in node.children}
+    applies = any(value != smi_values.NOT_APPLICABLE for value in members.values())
+    return members if applies else smi_values.NOT_APPLICABLE
+
+
+def judge_fabric_health(health: dict[str, str | None] | str | None) -> tuple[list[str], list[str]]:
+    """(members that are not well, members of which nothing can be said), each as ``name value``.
+
+    A member that no table of ours has counts as unknown, unless NVML's own summary says that the GPU is healthy.
+    """
+    if not isinstance(health, dict):
+        return [], []
+    bad, unsure = [], []
+    healthy = str(health.get("summary")).lower() == "healthy"
+    for name, value in health.items():
+        said = "%s %s" % (name, value if value is not None else "cannot be read")
+        good = _FABRIC_HEALTH.get(name)
+        if value == smi_values.NOT_APPLICABLE or (value is not None and good and value.lower() in good):
+            continue
+        if value is None or (good is None and not healthy):
+            unsure.append(said)
+        elif good is not None:
+            bad.append(said)
+    return bad, unsure
 
 
 def read_location(gpu: Node, form: str) -> str | None:

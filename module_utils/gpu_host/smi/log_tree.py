@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from . import smi_values
 
 _UNREACHABLE = re.compile(
-    r"(?i)unable to determine the device handle for (?:gpu)?\s*(?P<index>\d{1,3})?:?\s*(?:gpu)?\s*"
+    r"(?i)unable to determine the device handle for (?:gpu)?\s*(?:(?P<index>\d{1,3})(?::\s*|\s+))?(?:gpu)?\s*"
     r"(?P<address>[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])\s*:\s*(?P<reason>[^\n]{0,200})"
 )
 
@@ -100,7 +100,8 @@ def choose_log(logs: list[Log]) -> Log:
 def find_unreachable(text: str) -> list[dict[str, object]]:
     """GPUs that nvidia-smi names but could not open, from its complaints: ``{index, address, reason}``.
 
-    Seen: ``Unable to determine the device handle for GPU1: 0000:34:00.0: Unknown Error`` and
+    Seen: ``Unable to determine the device handle for GPU1: 0000:34:00.0: Unknown Error``,
+    ``Unable to determine the device handle for GPU0000:34:00.0: Unknown Error`` (alone, with exit code 255) and
     ``Unable to determine the device handle for GPU 0000:34:00.0: GPU is lost.  Reboot the system to recover this GPU``.
     """
     found: dict[str, dict[str, object]] = {}

@@ -12,17 +12,23 @@ _LINK = re.compile(
     r"\s*Link (?P<link>\d{1,3}): (?:(?P<speed>\d{1,5}(?:\.\d{1,4})?) GB/s|(?P<inactive><?inactive>?))\s*", re.IGNORECASE
 )
 _LINES_LIMIT = 20_000
+# Sentences of NVML under the name of a GPU (or alone, where no GPU has an active link), instead of lines of links.
+_ALL_INACTIVE = re.compile(r"(?i)as all links are inactive")
+_NO_NVLINK = re.compile(r"(?i)unable to retrieve nvlink information: not supported|nvlink is not supported")
+_IN_MIG_MODE = re.compile(r"(?i)not supported for devices in mig mode")
 
 
 def parse_nvlink(data: bytes) -> dict[int, list[dict[str, Any]]] | None:
-    """GPU index -> ``[{link, speed_gb_s, active}]``; an empty list for a GPU without NVLink.
+    """GPU index -> ``[{link, speed_gb_s, active, said}]``; an empty list for a GPU without NVLink. None if `data` names
+    no GPU.
 
-    None if `data` names no GPU.
-
-    `active` is None where the line is in no known spelling.
+    `active` is None where the line is in no known spelling. A sentence in the place of links is an entry without a
+    number: `said` holds its words, and `active` is False if it says that all links are inactive. Where no GPU is named
+    and the only sentence is that one, no GPU has an active link: ``{}``.
     """
     found: dict[int, list[dict[str, Any]]] = {}
     links: list[dict[str, Any]] | None = None
+    alone: list[str] = []
     for line in smi_values.strip_codes(data.decode("utf-8", "replace")).split("\n")[:_LINES_LIMIT]:
         gpu = _GPU.fullmatch(line.strip()[:300])
         link = _LINK.fullmatch(line[:300])
@@ -30,24 +36,38 @@ def parse_nvlink(data: bytes) -> dict[int, list[dict[str, Any]]] | None:
             links = found.setdefault(int(gpu.group("index")), [])
         elif link is not None and links is not None:
             speed = float(link.group("speed")) if link.group("speed") else None
-            links.append(
-                {"link": int(link.group("link")), "speed_gb_s": speed, "active": speed is not None and speed > 0}
-            )
-        elif links is not None and re.match(r"\s*Link \d{1,3}:", line[:40]):
-            links.append({"link": None, "speed_gb_s": None, "active": None})
+            links.append(_entry(int(link.group("link")), speed, speed is not None and speed > 0))
+        elif line.strip() and links is not None:
+            said = " ".join(line.split())[:200]
+            if not _NO_NVLINK.search(said):
+                links.append(_entry(None, None, False if _ALL_INACTIVE.search(said) else None, said))
+        elif line.strip():
+            alone.append(line)
+    if not found and alone and all(_ALL_INACTIVE.search(line) for line in alone):
+        return {}
     return found or None
 
 
-def summarise_nvlink(links: list[dict[str, Any]]) -> dict[str, Any]:
-    """``{links, active, inactive, unknown, speed_gb_s}`` of one GPU.
+def _entry(link: int | None, speed: float | None, active: bool | None, said: str | None = None) -> dict[str, Any]:
+    return {"link": link, "speed_gb_s": speed, "active": active, "said": said}
 
-    Counts, numbers of the inactive links, lowest speed of an active one.
+
+def summarise_nvlink(links: list[dict[str, Any]]) -> dict[str, Any]:
+    """``{links, active, inactive, all_inactive, unknown, mig, said, speed_gb_s}`` of one GPU.
+
+    `links`, `active`: counts; `inactive`: numbers of the inactive links; `all_inactive`: NVML says so in a sentence,
+    without their number; `unknown`: how many lines could not be read; `said`: those lines; `mig`: NVML does not answer
+    because the GPU is in MIG mode; `speed_gb_s`: the lowest of an active link.
     """
     active = [link for link in links if link["active"]]
+    unknown = [link for link in links if link["active"] is None]
     return {
-        "links": len(links),
+        "links": sum(1 for link in links if link["link"] is not None),
         "active": len(active),
-        "inactive": [link["link"] for link in links if link["active"] is False],
-        "unknown": sum(1 for link in links if link["active"] is None),
+        "inactive": [link["link"] for link in links if link["active"] is False and link["link"] is not None],
+        "all_inactive": any(link["active"] is False and link["link"] is None for link in links),
+        "unknown": len(unknown),
+        "mig": any(_IN_MIG_MODE.search(link["said"] or "") for link in unknown),
+        "said": [link["said"] for link in unknown],
         "speed_gb_s": min((link["speed_gb_s"] for link in active), default=None),
     }

@@ -16,6 +16,7 @@ _LINES_LIMIT = 2000
 _LINE_LIMIT = 20_000
 LABELS_LIMIT = 256
 _GPU = re.compile(r"GPU(\d{1,3})")
+_NVLINK = re.compile(r"NV\d{1,3}")
 _NIC_LEGEND = re.compile(r"\s*(NIC\d{1,3}):\s+(\S{1,64})\s*")
 
 
@@ -30,6 +31,15 @@ class Matrix:
     rows: dict[str, list[str]] = field(default_factory=dict)
     nics: dict[str, str] = field(default_factory=dict)
     headings: bool = False  # whether the header names the CPU affinity
+    legend: bool = False  # whether the legend of the classes is there
+    legend_nvlink: bool = False  # whether it explains NV#: the one of `topo -mp` does not, which leaves NVLink out
+
+    @property
+    def shows_nvlink(self) -> bool | None:
+        """Whether a cell would say NV# where GPUs are joined by NVLink; None if the text does not tell."""
+        if any(_NVLINK.fullmatch(cell) for cells in self.rows.values() for cell in cells):
+            return True
+        return self.legend_nvlink if self.legend else None
 
     @property
     def gpus(self) -> list[int]:
@@ -48,6 +58,8 @@ def parse_matrix(data: bytes) -> Matrix | None:
         if not words:
             continue
         if legend:
+            matrix.legend_nvlink = matrix.legend_nvlink or words[0] == "NV#"
+            matrix.legend = matrix.legend or words[:2] == ["X", "="]
             named = _NIC_LEGEND.fullmatch(line)
             if named and len(matrix.nics) < LABELS_LIMIT:
                 matrix.nics[named.group(1)] = named.group(2)

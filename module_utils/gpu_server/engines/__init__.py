@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from fnmatch import fnmatch
 from typing import Union
 
-from ...gpu_host.evidence import secrets
+from ...gpu_host.evidence import secrets, values
 from . import sglang, transformers, vllm
 from .engine import COMMON_PHASES, PATIENCE_S, Phase
 from .engine import Engine as Engine
@@ -151,7 +151,7 @@ def find_tensor_parallel(engine: Engine, settings: Mapping[str, str | bool | lis
     for name in engine.tensor_parallel:
         value = settings.get(name)
         if isinstance(value, str):
-            return int(value) if value.isdigit() else None
+            return values.whole_number(value) if values.is_digits(value) else None
     return 1
 
 

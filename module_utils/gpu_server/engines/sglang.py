@@ -74,7 +74,7 @@ ENGINE = Engine(
     ),
     ready=re.compile(r"The server is fired up and ready to roll"),
     decode=re.compile(
-        r"Decode batch(?: \[\d+\])?, #running-req: (?P<running>\d+),(?:.*?#(?:full )?token: (?P<tokens>\d+),)?"
+        r"Decode batch(?: \[\d+\])?[.,] #running-req: (?P<running>\d+),(?:.*?#(?:full )?token: (?P<tokens>\d+),)?"
         r"(?:.*?token usage: (?P<usage>[0-9.]+),)?"
         r"(?:.*?(?:cuda|cpu|npu|xpu|\w+) graph: (?P<graph>True|False),)?.*?gen throughput \(token/s\): "
         r"(?P<rate>[0-9.]+), #queue-req: (?P<queue>\d+)"

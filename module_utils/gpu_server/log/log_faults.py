@@ -197,11 +197,19 @@ FAULTS: tuple[Fault, ...] = (
         "Look into the kernel log (OOM killer, Xid); exit code -4 is an illegal instruction.",
     ),
     _fault(
+        "peer_gone",
+        r"gloo/transport/tcp/\w+\.cc:\d+|(?:Error|Exception): .*Connection (?:reset|closed) by peer",
+        True,
+        "another rank ended first: the connection to it was reset",
+        "Look for the rank whose lines end first, on every node, and for what ended it: its traceback, the kernel's "
+        "OOM killer, an Xid.",
+    ),
+    _fault(
         "scheduler_exception",
         r"Scheduler hit an exception|WorkerProc hit an exception|DetokenizerManager hit an exception",
         True,
         "a worker raised an exception",
-        "The traceback follows this line in the log.",
+        "The traceback follows this line in the log: read it, then restart the server.",
         general=True,
     ),
     _fault(
@@ -245,8 +253,21 @@ FAULTS: tuple[Fault, ...] = (
     ),
 )
 
+# A process beside the server that holds this much of a GPU takes what the server needs.
+HOLDER_GIB = 1.0
+HELD_BY_ANOTHER = (
+    "process {pid} holds {gib:.2f} GiB of {where}, beside the server",
+    "Look what it is and stop it, or give the server other GPUs: ps -o pid,user,lstart,args -p {pid}",
+)
+
 # Out of memory by phase: the hint of the message itself does not say which way to turn.
 OUT_OF_MEMORY = {
+    "unknown": (
+        "GPU memory ran out; in which phase, the log does not say",
+        "Look what holds memory on the GPU that the message names: nvidia-smi "
+        "--query-compute-apps=gpu_bus_id,pid,used_memory --format=csv.",
+        None,
+    ),
     "weights": (
         "the weights do not fit beside what else is on the GPUs",
         "Use more GPUs, a smaller quantization, or free the GPUs; --mem-fraction-static does not help here.",

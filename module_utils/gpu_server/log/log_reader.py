@@ -15,6 +15,8 @@ from . import log_faults
 from .log_lines import UNIT_START, Line, parse_lines
 
 LAST_BATCHES = 20  # decode lines that a median is made of
+LEAST_BATCHES = 5  # fewer are a warm-up, not a throughput
+CONTINUATION_LINES = 3  # of an exception whose text goes on below its name
 CLOCK_SECONDS = 5.0  # a start time from jiffies, a log's whole seconds
 EXCERPT = 400  # characters of a line that a report shows
 
@@ -31,6 +33,8 @@ _KV_TOKENS = re.compile(
 _CONTEXT = re.compile(r"context_len=(\d+)|Using max model len (\d+)")
 # What a traceback ends with.
 _EXCEPTION = re.compile(r"(?:^|[\]\s])((?:\w+\.)*\w*(?:Error|Exception)): (?P<text>.+)$")
+_CAPACITY = re.compile(r"GPU (\d{1,3}) has a total capacity of")
+_HOLDER = re.compile(r"\bProcess (\d{1,10}) has (\d{1,6}(?:\.\d{1,3})?) (MiB|GiB) memory in use")
 _DISABLED_P2P = re.compile(r"P2P is disabled between connected GPUs (\d+) and (\d+)")
 _GENERATION = re.compile(r"/generate$|/completions$|/responses$|/messages$")
 
@@ -98,6 +102,9 @@ class _State:
         self._batches: list[dict[str, Any]] = []
         self._batch_count = 0
         self._faults: dict[str, dict[str, Any]] = {}
+        self._open: list[dict[str, Any]] = []  # faults whose exception may go on in the next line
+        self._open_lines = 0  # for how many lines
+        self._oom: dict[str, Any] | None = None  # the gpu and the other processes on it that a message names
         self._general: set[str] = set()  # kinds that say that something failed, not what
         self._nccl: dict[str, Any] = {"version": None, "transports": {}, "environment": {}, "p2p_disabled_pairs": []}
         self._channels: dict[str, set[str]] = {}
@@ -106,6 +113,7 @@ class _State:
             "failed": 0,
             "last_code": None,
             "last_at": None,
+            "last_ok_number": None,
             "health_not_ready": 0,
         }
         self._ready_at: float | None = None
@@ -155,15 +163,19 @@ class _State:
     def _take_fault(self, line: Line) -> None:
         fault = log_faults.find_fault(line.text, self._engine.faults if self._engine else ())
         first = next(iter(self._faults.values()), None)
-        if first and first["exception"] is None and (match := _EXCEPTION.search(line.text)):
-            first["exception"] = match[0].strip("] ")[:EXCERPT]  # what the traceback after it ends with
+        self._continue_exception(line)
+        match = _EXCEPTION.search(line.text)
+        if first and first["exception"] is None and match:
+            first["exception"] = match[0].lstrip("] ")[:EXCERPT]  # what the traceback after it ends with
+            self._open, self._open_lines = [first], CONTINUATION_LINES
+        self._take_holders(line)
         if fault is None:
             return
         self._general |= {fault.kind} if fault.general else set()
         known = self._faults.get(fault.kind)
         if known:
             known["count"] += 1
-            known["last_at"] = line.at
+            known["last_at"], known["last_number"] = line.at, line.number
             return
         meaning, advice, direction = fault.meaning, fault.advice, fault.direction
         if fault.kind == "out_of_memory":
@@ -173,6 +185,8 @@ class _State:
                 else "graphs"
                 if self._phase in ("graphs", "autotune", "kv_cache")
                 else "weights"
+                if self._phase == "weights"
+                else "unknown"
             )
             meaning, advice, direction = log_faults.OUT_OF_MEMORY[when]
         self._faults[fault.kind] = {
@@ -183,12 +197,53 @@ class _State:
             "last_at": line.at,
             "line": line.text[:EXCERPT],
             "number": line.number,
+            "last_number": line.number,
             "phase": "serving" if self._ready else self._phase,
             "meaning": meaning,
             "advice": advice,
             "direction": direction,
             "exception": None,
         }
+
+        if fault.kind == "out_of_memory":
+            self._oom = {"gpu": None, "holders": {}}
+            self._take_holders(line)
+        if match and self._faults[fault.kind]["exception"] is None:
+            self._faults[fault.kind]["exception"] = match[0].lstrip("] ")[:EXCERPT]
+            self._open.append(self._faults[fault.kind])
+            self._open_lines = CONTINUATION_LINES
+
+    def _continue_exception(self, line: Line) -> None:
+        """The text of an exception may go on in indented lines below its name."""
+        indented = line.text[:1] in (" ", "\t") and not line.text.lstrip().startswith("File ")
+        if not indented or self._open_lines == 0:
+            self._open = []
+        self._open_lines = max(0, self._open_lines - 1)
+        for fault in self._open:
+            fault["exception"] = ("%s %s" % (fault["exception"], line.text.strip()))[:EXCERPT]
+
+    def _take_holders(self, line: Line) -> None:
+        """Whose memory it is that ran out: PyTorch's message names the GPU and every other process on it."""
+        if self._oom is None:
+            return
+        if self._oom["gpu"] is None and (match := _CAPACITY.search(line.text)):
+            self._oom["gpu"] = match[1]
+        for pid, amount, unit in _HOLDER.findall(line.text):
+            self._oom["holders"].setdefault(pid, float(amount) / (1024 if unit == "MiB" else 1))
+
+    def _name_holder(self) -> None:
+        """Another process that holds much of the GPU is the cause, whatever phase the start is in."""
+        holders = (self._oom or {}).get("holders") or {}
+        pid = max(holders, key=lambda one: holders[one], default=None)
+        if pid is None or holders[pid] < log_faults.HOLDER_GIB:
+            return
+        gpu = self._oom["gpu"] if self._oom else None
+        where = "GPU %s" % gpu if gpu is not None else "the GPU"
+        self._faults["out_of_memory"].update(
+            meaning=log_faults.HELD_BY_ANOTHER[0].format(pid=pid, gib=holders[pid], where=where),
+            advice=log_faults.HELD_BY_ANOTHER[1].format(pid=pid),
+            direction=None,
+        )
 
     def _take_nccl(self, text: str) -> None:
         if match := _NCCL_VERSION.search(text):
@@ -212,6 +267,8 @@ class _State:
         if match[1] == "POST" and _GENERATION.search(path):
             self._requests["ok" if code < 400 else "failed"] += 1
             self._requests["last_code"], self._requests["last_at"] = code, line.at
+            if code < 400:
+                self._requests["last_ok_number"] = line.number
 
     def _take_batch(self, line: Line) -> None:
         match = self._engine.decode.search(line.text) if self._engine else None
@@ -235,8 +292,9 @@ class _State:
         del self._batches[: -4 * LAST_BATCHES]
 
     def result(self, now: float) -> dict[str, Any]:
+        self._name_holder()
         faults = list(self._faults.values())
-        fatal = sorted((fault for fault in faults if fault["fatal"]), key=lambda fault: fault["kind"] in self._general)
+        fatal = sorted((fault for fault in faults if fault["fatal"]), key=self._distance_from_cause)
         self._nccl["transports"] = {name: sorted(pairs) for name, pairs in sorted(self._channels.items())}
         self._nccl["p2p_used"] = None if not self._channels else not {"SHM", "NET"} & set(self._channels)
         return {
@@ -254,6 +312,12 @@ class _State:
             "context_length": self._context,
         }
 
+    def _distance_from_cause(self, fault: dict[str, Any]) -> int:
+        """A rank that lost another names what it saw; before that comes what is wrong in itself, after it what only
+        says
+        that something failed."""
+        return 2 if fault["kind"] in self._general else 1 if fault["kind"] == "peer_gone" else 0
+
     def _decode(self, now: float) -> dict[str, Any] | None:
         """The last decode line with its age, and the median of the last ones that had work."""
         if not self._batches:
@@ -267,7 +331,7 @@ class _State:
             **last,
             "age_s": round(now - last["at"], 1) if last["at"] is not None else None,
             "lines": self._batch_count,
-            "median_tokens_per_s": round(statistics.median(busy), 2) if busy else None,
+            "median_tokens_per_s": round(statistics.median(busy), 2) if len(busy) >= LEAST_BATCHES else None,
             "saturated": full and last["queue"] > 0,
         }
 

@@ -10,7 +10,7 @@ import re
 from typing import Any
 
 from ...gpu_host.evidence.errors import Errors
-from ...gpu_host.evidence.interface import Evidence
+from ...gpu_host.evidence.interface import OK, Evidence
 from ..engines import ENGINES, Engine
 from .log_lines import UNIT_START
 
@@ -64,12 +64,10 @@ def read_log_source(
         command = journal_command(unit["name"], unit["invocation"])
         outcome = evidence.run(command, SECONDS)
         found.update(kind="journal", path=" ".join(command))
-        if outcome.ok and not outcome.rc:
-            found["text"] = outcome.text
-        else:
-            errors.unanswered(outcome)
-            if outcome.ok:
-                errors.add(" ".join(command), outcome.error_text.strip()[:300] or "exit status %s" % outcome.rc)
+        if outcome.status == OK and not outcome.rc:
+            found.update(text=outcome.text, gap=outcome.truncated)
+        if not outcome.succeeded:
+            errors.unsuccessful(outcome)
     return found
 
 
@@ -100,8 +98,9 @@ def _long_file(evidence: Evidence, engine: Engine | None, errors: Errors, found:
     """The last start and the end of a file that is too long to read."""
     path = found["path"]
     tail = evidence.run(tail_command(path), SECONDS)
-    if not tail.ok or tail.rc:
-        errors.unanswered(tail)
+    if not tail.succeeded:
+        errors.unsuccessful(tail)
+        found["gap"] = True
         return head
     end = tail.text.partition("\n")[2]
     if _has_start(end, engine):

@@ -1,0 +1,178 @@
+"""The shape of what the probe and its all-reduce write, held where the result is read.
+
+A recorded result may come from another version or another hand. A value of another kind than the worker writes becomes
+None, and a problem names it with its place, so that nothing behind this file meets a text where a mapping belongs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..evidence import values
+
+# A shape is the name of a kind of value, a mapping of keys to shapes, ("each", shape) for a mapping whose keys are
+# data, or ("list", shape). A key without a shape is read by nobody: it stays if it holds a single value.
+Shape = Any
+NUMBER, TEXT, FLAG, SCALAR = "a number", "a text", "true or false", "a single value"
+_ERROR = {
+    "name": TEXT,
+    "kind": TEXT,
+    "stage": TEXT,
+    "code": NUMBER,
+    "function": TEXT,
+    "seconds": NUMBER,
+    "detail": TEXT,
+}
+_FIGURE = {
+    "median": NUMBER,
+    "min": NUMBER,
+    "max": NUMBER,
+    "iterations": NUMBER,
+    "transfers": NUMBER,
+    "size_mib": NUMBER,
+    "size_bytes": NUMBER,
+    "concurrent": NUMBER,
+    "method": TEXT,
+    "no_answer": FLAG,
+    "reason": TEXT,
+}
+_DELIVERY = {
+    "status": TEXT,
+    "found": TEXT,
+    "error": SCALAR,
+    "writer_sees_it": FLAG,
+    "bad_size": NUMBER,
+    "first_bad_offset": NUMBER,
+    "bad_blocks_4k": NUMBER,
+    "sizes": ("list", NUMBER),
+}
+_PAIR = {
+    "claims": {"can_access": FLAG, "access_supported": FLAG, "atomics": FLAG, "performance_rank": NUMBER},
+    "peer": {"enabled": FLAG, "error": _ERROR},
+    "delivered": ("each", _DELIVERY),
+    "control_delivered": _DELIVERY,
+    "bandwidth_gb_s": ("each", _FIGURE),
+    "latency_us": ("each", _FIGURE),
+    "control_latency_us": ("each", _FIGURE),
+    "error": _ERROR,
+}
+_DEVICE = {
+    "name": TEXT,
+    "cuda_index": NUMBER,
+    "compute_capability": TEXT,
+    "compute_mode": TEXT,
+    "multiprocessors": NUMBER,
+    "opened": {"kernels_error": _ERROR},
+    "link": {"speed_gt_s": NUMBER, "width": NUMBER, "max_speed_gt_s": NUMBER, "max_width": NUMBER},
+    "error": _ERROR,
+    "mig": FLAG,
+}
+_TOGETHER = {"bandwidth_gb_s": _FIGURE, "corrupt_pairs": ("list", TEXT)}
+PROBE: Shape = {
+    "cuda": {
+        "initialised": FLAG,
+        "library": TEXT,
+        "library_error": TEXT,
+        "seconds": NUMBER,
+        "driver_version": TEXT,
+        "error": _ERROR,
+    },
+    "devices": ("each", _DEVICE),
+    "pairs": ("each", _PAIR),
+    "loopback": ("each", _PAIR),
+    "many_to_one": ("each", _TOGETHER),
+    "all_at_once": _TOGETHER,
+    "events": (
+        "list",
+        {
+            "stage": TEXT,
+            "about": ("list", TEXT),
+            "kind": TEXT,
+            "seconds": NUMBER,
+            "detail": TEXT,
+            "error": _ERROR,
+            "gpus": ("list", ("each", SCALAR)),
+        },
+    ),
+    "stages": ("each", NUMBER),
+    "seconds": NUMBER,
+    "options": ("each", SCALAR),
+}
+_SIZE = {
+    "wrong": NUMBER,
+    "first_wrong": SCALAR,
+    "latency_us": _FIGURE,
+    "bus_bandwidth_gb_s": NUMBER,
+    "iterations": NUMBER,
+    "rounds": NUMBER,
+    "seconds": ("list", NUMBER),
+}
+COLLECTIVE: Shape = {
+    "reason": TEXT,
+    "python": TEXT,
+    "gpus": NUMBER,
+    "arms": (
+        "each",
+        {
+            "state": TEXT,
+            "detail": TEXT,
+            "torch": TEXT,
+            "nccl": TEXT,
+            "seconds": NUMBER,
+            "sizes": ("each", _SIZE),
+            "transports": ("each", ("list", TEXT)),
+            "warnings": ("list", TEXT),
+            "errors": ("list", TEXT),
+            "hang_signature": ("list", ("each", SCALAR)),
+        },
+    ),
+}
+
+
+def conform(value: Any, shape: Shape, problems: list[tuple[tuple[str, ...], str]], place: tuple[str, ...] = ()) -> Any:
+    """`value` with everything of another kind than `shape` says replaced by None; each is added to `problems` as (its
+    place, what it is). None itself is of every kind."""
+    if value is None:
+        return None
+    if isinstance(shape, dict):
+        if isinstance(value, dict):
+            return {
+                key: conform(entry, shape.get(key, SCALAR), problems, (*place, str(key)))
+                for key, entry in value.items()
+                if key in shape or not isinstance(entry, (dict, list))
+            }
+    elif isinstance(shape, tuple):
+        kind, inner = shape
+        if kind == "each" and isinstance(value, dict):
+            return {str(key): conform(entry, inner, problems, (*place, str(key))) for key, entry in value.items()}
+        if kind == "list" and isinstance(value, list):
+            return [conform(entry, inner, problems, (*place, str(at))) for at, entry in enumerate(value)]
+    else:
+        fits, read = _scalar(value, shape)
+        if fits:
+            return read
+    problems.append((place, "is %s, where %s belongs" % (values.format_value(value), _in_words(shape))))
+    return None
+
+
+def _scalar(value: Any, kind: str) -> tuple[bool, Any]:
+    if kind == FLAG:
+        return isinstance(value, bool), value
+    if kind == TEXT:
+        return isinstance(value, str), value
+    if kind == NUMBER:
+        return values.decimal_number(value) is not None and not isinstance(value, str), value
+    return isinstance(value, (bool, str)) or values.decimal_number(value) is not None, value
+
+
+def _in_words(shape: Shape) -> str:
+    if isinstance(shape, tuple):
+        return "a list" if shape[0] == "list" else "a mapping"
+    return "a mapping" if isinstance(shape, dict) else str(shape)
+
+
+def sentences(problems: Sequence[tuple[tuple[str, ...], str]], most: int = 6) -> list[str]:
+    """One sentence for each problem, at most `most` and one that says how many more there are."""
+    found = ["%s %s" % (".".join(place) or "the result", what) for place, what in problems[:most]]
+    return found + (["%d more values are of another kind" % (len(problems) - most)] if len(problems) > most else [])
