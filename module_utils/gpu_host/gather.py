@@ -86,6 +86,7 @@ def gather(evidence: Evidence, subset: Sequence[str] = ("all",)) -> dict[str, An
         "probe_recorded": manifest is not None and evidence.run(PROBE_COMMAND).ok,
         "taken_at": evidence.now(),
         "subjects": list(readers),
+        "unanswered": evidence.unanswered(),
         "seconds": round(time.monotonic() - began, 3),
     }
     facts["errors"] = entries

@@ -14,7 +14,11 @@ from .live import LiveEvidence
 
 Params = dict[str, Any]
 # Of every facts module, beside its own arguments.
-ARGUMENTS: dict[str, dict[str, Any]] = {"bundle": {"type": "path"}, "capture": {"type": "bool", "default": False}}
+ARGUMENTS: dict[str, dict[str, Any]] = {
+    "bundle": {"type": "path"},
+    "capture": {"type": "bool", "default": False},
+    "unanswered": {"type": "dict", "default": {}},
+}
 
 
 def result(
@@ -36,7 +40,7 @@ def result(
 def main(
     arguments: dict[str, dict[str, Any]],
     facts: Callable[[Evidence, Params], dict[str, Any]],
-    live: Callable[[Params], Evidence] = lambda _params: LiveEvidence(),
+    live: Callable[[Params], Evidence] = lambda params: LiveEvidence(unanswered=params["unanswered"]),
 ) -> None:
     """Run as a module: `facts` of the bundle if one is named, else of the `live` host. A ValueError is the user's to
     mend."""

@@ -73,7 +73,7 @@ _TEXT_RULES = (
             rb"|eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]*))"
         ),
     ),
-    ((b"://",), re.compile(rb"(?P<keep>\b[A-Za-z][A-Za-z0-9+.-]*://[^\s/:@]*:)(?P<value>[^\s/@]+)(?=@)")),
+    ((b"://",), re.compile(rb"(?P<keep>\b[A-Za-z][A-Za-z0-9+.-]{0,30}://[^\s/:@]*:)(?P<value>[^\s/@]+)(?=@)")),
 )
 _SIGNS = tuple(dict.fromkeys(sign for signs, _rule in _TEXT_RULES for sign in signs))
 _PRIVATE_KEY = re.compile(rb"(-----BEGIN [A-Z ]*PRIVATE KEY-----).*?(-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL)
