@@ -73,6 +73,8 @@ def _gpu_found(gpus: Facts, on_bus: Facts | None) -> bool | None:
     if on_bus is None:
         # Without the bus, only a driver that answers can say that there is no GPU.
         return False if gpus.get("count") == 0 else None
+    if gpus.get("hung"):  # it said nothing, not even that there is none
+        return None
     return False if gpus.get("installed") is False or gpus.get("count") == 0 or gpus.get("answered") is False else None
 
 

@@ -10,10 +10,16 @@ import re
 from typing import Any
 
 from .evidence.errors import Errors
-from .evidence.interface import ABSENT, Evidence, Outcome
+from .evidence.interface import Evidence, Outcome
 from .pcie import pci_devices, pci_names
+from .pve import node_signs
 
-COMMANDS = [(["systemd-detect-virt", "--vm"], 10.0), (["systemd-detect-virt", "--container"], 10.0), (["lscpu"], 10.0)]
+COMMANDS = [
+    (["systemd-detect-virt", "--vm"], 10.0),
+    (["systemd-detect-virt", "--container"], 10.0),
+    (["lscpu"], 10.0),
+    (node_signs.VERSION_COMMAND, node_signs.VERSION_SECONDS),
+]
 DMI = "/sys/class/dmi/id"
 DMI_NAMES = (
     "sys_vendor",
@@ -67,8 +73,8 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
     - ``cpu``: {vendor, model_name, family, model, hypervisor_flag, kind: host | named | generic}: `named` and `generic`
       are QEMU's own models; ``hypervisor_hidden``: a QEMU machine whose CPU shows no hypervisor signature (kvm=off,
       hidden=1)
-    - ``hypervisor_is_proxmox``: this very system is a Proxmox VE host; ``pve_kernel``: its kernel is Proxmox's, as
-      inside its LXC
+    - ``hypervisor_is_proxmox``: this very system is a Proxmox VE host, and ``proxmox_signs`` [text] say what shows it
+      (node_signs.py); ``pve_kernel``: its kernel is Proxmox's, as inside its LXC
     """
     dmi = _dmi(evidence, errors)
     cpu = _cpu(evidence, errors)
@@ -81,6 +87,9 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
     pve_kernel = "-pve" in release.text if release.ok else None
     bridge = _host_bridge(evidence)
     chipset, reason = _chipset(vm, dmi, bridge)
+    proxmox, signs = node_signs.find_signs(evidence, container)
+    if proxmox is None:
+        errors.unanswered(evidence.list(node_signs.DIRECTORY))
     return {
         "placement": _placement(container, vm, hypervisor),
         "container": container,
@@ -96,7 +105,8 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
         "hypervisor_hidden": _hidden(
             vm, _looks_like_qemu(dmi, bridge), cpu, hypervisor, _signature_of_qemu(hypervisor, dmi) or signature
         ),
-        "hypervisor_is_proxmox": _is_proxmox(evidence, container, errors),
+        "hypervisor_is_proxmox": proxmox,
+        "proxmox_signs": signs,
         "pve_kernel": pve_kernel,
     }
 
@@ -306,13 +316,3 @@ def _hidden(
     if "TCG" in (cpu["model_name"] or "") or hypervisor == "kvm":
         return False
     return True if signature == "" else None
-
-
-def _is_proxmox(evidence: Evidence, container: str | None, errors: Errors) -> bool | None:
-    if container:
-        return False
-    configuration = evidence.list("/etc/pve")
-    errors.unanswered(configuration, absent_is_fine=True)
-    if configuration.status == ABSENT:
-        return False
-    return True if configuration.ok or configuration.status == "denied" else None

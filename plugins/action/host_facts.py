@@ -9,16 +9,20 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
+from ansible.errors import AnsibleActionFail
 from ansible.plugins.loader import action_loader
 
 Facts: Any = action_loader.get("gpu_facts", class_only=True)  # which puts our module_utils in reach, too
 gathering = importlib.import_module("ansible.module_utils.gpu_report.gathering")
+proxmox_host = importlib.import_module("ansible.module_utils.gpu_host.proxmox")
+not_run = importlib.import_module("ansible.module_utils.gpu_host.probe.not_run")
+run_options = importlib.import_module("ansible.module_utils.gpu_checks.run_options")
 
 _WISHES = ("auto", "true", "false")
 _ARGUMENT_SPEC = {
     "gather_subset": {"type": "list", "elements": "str", "default": ["all"]},
     "bundle": {"type": "path"},
-    "proxmox": {"type": "bool", "default": False},
+    "proxmox": {"type": "str", "choices": list(_WISHES), "default": "auto"},
     "probe": {"type": "str", "choices": [*_WISHES, "force"], "default": "auto"},
     "probe_python": {"type": "path"},
     "probe_environment": {"type": "dict", "default": {}},
@@ -28,6 +32,8 @@ _ARGUMENT_SPEC = {
     "server_api_key": {"type": "str", "no_log": True},
     "server_generate": {"type": "str", "choices": ["never", "idle", "always"], "default": "idle"},
     "server_expected": {"type": "dict", "default": {}},
+    "own_run": {"type": "bool", "default": False},
+    "run_tags": {"type": "list", "elements": "str", "default": []},
 }
 
 
@@ -37,10 +43,17 @@ class ActionModule(Facts):  # type: ignore[misc]
     def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         result: dict[str, Any] = super(Facts, self).run(tmp, task_vars)
         _validation, args = self.validate_argument_spec(argument_spec=_ARGUMENT_SPEC)
+        tags = args["run_tags"] if args["own_run"] else []
+        problems = run_options.find_problems(tags, str((task_vars or {}).get("playbook_dir", "")))
+        if problems:
+            raise AnsibleActionFail(" ".join(problems))
         result.update(changed=False, ansible_facts={})
         if not self._add(result, "gpu_facts", {"gather_subset": args["gather_subset"]}, args, task_vars):
             return result
-        for name, arguments in self._others(args, result["ansible_facts"]["gpu_host"]):
+        gpu_host = result["ansible_facts"]["gpu_host"]
+        if not gathering.probes(gpu_host, args["probe"]):
+            gpu_host.setdefault("evidence", {})["probe_not_run"] = not_run.explain_not_run(gpu_host, args["probe"])
+        for name, arguments in self._others(args, gpu_host):
             if not self._add(result, name, arguments, args, task_vars):
                 break
         return result
@@ -49,7 +62,8 @@ class ActionModule(Facts):  # type: ignore[misc]
     def _others(args: dict[str, Any], gpu_host: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
         """(module, its arguments) of the facts beside gpu_facts."""
         found: list[tuple[str, dict[str, Any]]] = []
-        if args["proxmox"]:
+        proxmox = proxmox_host.may_be_proxmox(gpu_host) if args["proxmox"] == "auto" else args["proxmox"] == "true"
+        if proxmox:
             found.append(("proxmox_facts", {}))
         if gathering.probes(gpu_host, args["probe"]):
             when_busy = "force" if args["probe"] == "force" else "skip"
@@ -59,7 +73,9 @@ class ActionModule(Facts):  # type: ignore[misc]
                     {"when_busy": when_busy, "python": args["probe_python"], "environment": args["probe_environment"]},
                 )
             )
-        if gathering.sees_server(gpu_host, args["server"]):
+        # A Proxmox host sees the servers of its containers, which are to be asked where they run.
+        of_containers = proxmox and args["server"] == "auto" and not (gpu_host.get("evidence") or {}).get("recorded")
+        if not of_containers and gathering.sees_server(gpu_host, args["server"]):
             names = ("unit", "log", "api_key", "generate", "expected")
             found.append(("inference_server_facts", {name: args["server_" + name] for name in names}))
         return found
@@ -74,6 +90,9 @@ class ActionModule(Facts):  # type: ignore[misc]
     ) -> bool:
         """Gather by one module into `result`; whether it went well."""
         given = {key: value for key, value in arguments.items() if value is not None}
+        if name != "gpu_facts":  # a program that hangs is asked once in a run, not once by every module
+            gpu_host = result["ansible_facts"].get("gpu_host") or {}
+            given["unanswered"] = (gpu_host.get("evidence") or {}).get("unanswered") or {}
         answer = self.facts_of(name, given, args["bundle"], task_vars or {})
         result["ansible_facts"].update(answer.get("ansible_facts") or {})
         if answer.get("failed") or answer.get("unreachable"):

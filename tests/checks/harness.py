@@ -13,7 +13,7 @@ import inference_server_facts
 import p2p_facts
 import yaml
 from ansible.module_utils.gpu_checks import checks as check_files
-from ansible.module_utils.gpu_checks import engine
+from ansible.module_utils.gpu_checks import engine, guest_cards, subject
 from ansible.module_utils.gpu_checks.evaluator import TemplarEvaluator
 from ansible.module_utils.gpu_host.evidence import bundle
 from ansible.module_utils.gpu_host.evidence.interface import (
@@ -32,7 +32,7 @@ from ansible.module_utils.gpu_host.evidence.interface import (
 )
 from ansible.module_utils.gpu_host.gather import gather
 from ansible.module_utils.gpu_host.probe.worker_run import PROBE_COMMAND
-from ansible.module_utils.gpu_host.proxmox import for_guest, gather_host
+from ansible.module_utils.gpu_host.proxmox import gather_host, may_be_proxmox
 from ansible.parsing.dataloader import DataLoader
 from ansible.template import Templar
 
@@ -135,19 +135,33 @@ def judge(
     proxmox: bool = False,
 ) -> dict[str, dict[str, Any]]:
     """The result of every check on a host, by id. `facts` are laid over those from the evidence (probe, server, …);
-    `hypervisor` is
-    what the host knows of its hypervisor. With `proxmox` the host is one, and only the checks of a hypervisor are
-    asked."""
-    host = merged({**gather(evidence), **probed(evidence), **served(evidence, expected)}, facts or {})
-    if hypervisor is not None:
-        host["hypervisor"] = hypervisor
-    if proxmox:
+    `hypervisor` are the facts of its Proxmox host and its number there (hypervisor_of). With `proxmox` the inventory
+    has it in the group proxmox_hosts."""
+    host = {**gather(evidence), **probed(evidence), **served(evidence, expected)}
+    if proxmox or may_be_proxmox(host):
         host["proxmox"] = gather_host(evidence)
-    chosen = [check for check in loaded_checks() if not proxmox or "hypervisor" in check.tags]
+    subject.place(host, ["proxmox_hosts"] if proxmox else ["gpu_hosts"])
+    if hypervisor is not None:
+        host["hypervisor"] = subject.hypervisor(host, hypervisor["facts"], "pve1", hypervisor["vmid"])
+        host["hypervisor"]["card_findings"] = findings_on_cards(host["hypervisor"]["guest"], hypervisor["facts"])
+        host["inventory"]["proxmox_host"] = "pve1"
+    host["inventory"] = {"proxmox_host": "", "hypervisor_fault": "", "hypervisor_unseen": "", **host["inventory"]}
+    host = merged(host, facts or {})
     variables = engine.variables(host, expected, "host")
+    return {result["id"]: result for result in engine.evaluate(loaded_checks(), variables, evaluator(variables))}
+
+
+def evaluator(variables: dict[str, Any]) -> OneByOne:
     templar = shared_templar()
     templar.available_variables = variables
-    return {result["id"]: result for result in engine.evaluate(chosen, variables, OneByOne(templar))}
+    return OneByOne(templar)
+
+
+def findings_on_cards(guest: dict[str, Any] | None, hypervisor_facts: dict[str, Any]) -> list[dict[str, str]]:
+    seen = subject.as_host(hypervisor_facts)
+    subject.place(seen, ["proxmox_hosts"])
+    cards = guest_cards.list_cards(guest, hypervisor_facts["proxmox"])
+    return guest_cards.find(loaded_checks(), seen, cards, evaluator)
 
 
 class OneByOne(TemplarEvaluator):
@@ -186,14 +200,25 @@ def served(evidence: bundle.BundleEvidence, expected: dict[str, Any]) -> dict[st
 def hypervisor_of(
     settings: dict[str, Any], changes: list[dict[str, Any]] | None = None, name: str = ""
 ) -> dict[str, Any] | None:
-    """`host.hypervisor` of a base with `hypervisor: {recording, vmid}`, with changes of the hypervisor's evidence."""
+    """{facts, vmid} of the Proxmox host of a base with `hypervisor: {recording, vmid}`, with changes of its evidence."""
     place = settings.get("hypervisor")
     if place is None:
         if changes:
             raise OverlayError("%s: this base has no hypervisor to change" % name)
         return None
     evidence = base(place["recording"])
-    return for_guest(gather_host(_with(evidence, changes, name) if changes else evidence), "pve1", place["vmid"])
+    facts = facts_of_hypervisor(_with(evidence, changes, name)) if changes else healthy_hypervisor(place["recording"])
+    return {"facts": facts, "vmid": place["vmid"]}
+
+
+@functools.cache
+def healthy_hypervisor(recording: str) -> dict[str, Any]:
+    return facts_of_hypervisor(base(recording))
+
+
+def facts_of_hypervisor(evidence: bundle.BundleEvidence) -> dict[str, Any]:
+    """What the facts modules give for a Proxmox host."""
+    return {"gpu_host": gather(evidence), "proxmox": gather_host(evidence)}
 
 
 @functools.cache
