@@ -121,9 +121,12 @@ FACTS = [
     ("proxmox.vms", "gpu_host/pve/node_guests.py", "vms"),
     ("proxmox.containers", "gpu_host/pve/node_guests.py", "containers"),
     ("hypervisor", "gpu_host/proxmox.py", "for_guest"),
+    ("inventory", "gpu_checks/subject.py", "place"),
 ]  # fmt: skip
 # Subject -> the functions whose facts stand beside those of its reader.
 BESIDE = {
+    "hypervisor": [("gpu_checks/subject.py", "hypervisor")],
+    "inventory": [("gpu_checks/subject.py", "look_at_hypervisor")],
     "gpus": [("gpu_host/smi/gpu_findings.py", "findings")],
     "p2p": [("gpu_host/p2p.py", "summary")],
     "topology": [("gpu_host/topology.py", "summary")],

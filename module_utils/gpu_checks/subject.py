@@ -27,19 +27,12 @@ def host(task_vars: Facts, template: Callable[[Any], Any]) -> Facts:
     hostvars = task_vars.get("hostvars")
     if hostvars is None:
         return result
-    others = task_vars.get("ansible_play_hosts_all")
+    in_run = task_vars.get("ansible_play_hosts_all")
     other = (hostvars.raw_get(named).get("ansible_facts") or {}) if named and named in hostvars else None
-    result["inventory"].update(
-        look_at_hypervisor(
-            own=str(task_vars.get("inventory_hostname", "")),
-            named=named,
-            vmid=vmid,
-            known=list(hostvars),
-            in_run=None if others is None else named in others,
-            facts=other,
-        )
-    )
-    if other is not None and isinstance(other.get("proxmox"), dict) and named != task_vars.get("inventory_hostname"):
+    own = str(task_vars.get("inventory_hostname", ""))
+    known = set(hostvars) if other is None and named else set()
+    result["inventory"].update(look_at_hypervisor(own, (named, vmid), other, known, in_run))
+    if other is not None and isinstance(other.get("proxmox"), dict) and named != own:
         result["hypervisor"] = hypervisor(result, other, str(named), vmid)
     return result
 
@@ -64,14 +57,16 @@ def place(host: Facts, groups: Iterable[str]) -> None:
 
 
 def look_at_hypervisor(
-    own: str, named: Any, vmid: Any, known: list[str], in_run: bool | None, facts: Facts | None
+    own: str, entry: tuple[Any, Any], facts: Facts | None, known: Iterable[str], in_run: Iterable[str] | None
 ) -> Facts:
-    """What became of `proxmox_host` and `proxmox_vmid` of the host `own`: {proxmox_host ("" if none is named),
+    """What became of `entry` (proxmox_host, proxmox_vmid) of the host `own`: {proxmox_host ("" if none is named),
     hypervisor_fault (what is wrong with the entry, "" if nothing), hypervisor_unseen (why the machine was not looked at,
     "" if it was)}.
 
-    `known` are the hosts of the inventory, `facts` those of the machine named, None where the inventory has no such.
+    `facts` are those of the machine named, None where the inventory has no such; `known` then are the hosts that it has.
+    `in_run`: the hosts of this run.
     """
+    named, vmid = entry
     name = str(named) if named not in (None, "") else ""
     fault = unseen = ""
     if not name:
@@ -87,7 +82,7 @@ def look_at_hypervisor(
             fault = "proxmox_host is '%s', which is no Proxmox host: it has no /etc/pve" % name
     elif isinstance(facts.get("gpu_host"), dict):
         fault = "proxmox_host is '%s', on which nothing shows a Proxmox host" % name
-    elif in_run is False:
+    elif in_run is not None and name not in in_run:
         unseen = "%s is not part of this run (--limit or the pattern leaves it out)" % name
     else:
         unseen = "%s could not be looked at in this run" % name
@@ -95,12 +90,15 @@ def look_at_hypervisor(
 
 
 def hypervisor(host: Facts, others_facts: Facts, name: str, vmid: Any) -> Facts:
-    """``host.hypervisor``: for_guest, and `kind_agrees` (whether this host is of the kind that the hypervisor's entry
-    says; None: unknown). Where it is not, the entry is another guest's, and `gives` is "": nothing else is judged by it.
+    """``host.hypervisor``: for_guest, and
+
+    `kind_agrees`: whether this host is of the kind that the entry of the hypervisor says (None: unknown). Where it is
+    not, the entry is another guest's, and `gives` is "": nothing else is judged by it. `card_findings`:
+    ``[{check, found}]``, what the checks find on the hypervisor that names a card of this guest (guest_cards.py).
     """
     view = for_guest(others_facts["proxmox"], name, vmid)
     view["kind_agrees"] = _agrees(view["guest"], host.get("virtualization") or {})
-    view["card_findings"] = []  # guest_cards.py adds them
+    view["card_findings"] = []  # run_checks adds them, as it takes the checks to find them
     if view["kind_agrees"] is False:
         view["gives"] = ""
     return view

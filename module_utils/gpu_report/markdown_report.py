@@ -129,6 +129,14 @@ def _parts(report: dict[str, Any], found: findings.Findings) -> Iterator[str]:
         escape(run["playbook"]), escape(run["started_at"]), run["seconds"], escape(run["ansible_core"]),
         words.count(counts["total"], "check"), ", ".join(said) or "none ran",
     )  # fmt: skip
+    if run.get("complete") is False:
+        yield "**The run was interrupted: this is what was known by then.**\n"
+    unproven = [
+        "- **Not proven** on %s: %s" % (escape(words.names(hosts)), escape(text))
+        for text, hosts in findings.group_unproven(report)
+    ]
+    if unproven:
+        yield "\n".join(unproven) + "\n"
     if len(report["hosts"]) > 1 or any(host["state"] == NOT_VALIDATED for host in report["hosts"].values()):
         yield _summary(report["hosts"])
     if found.causes:
@@ -194,8 +202,9 @@ def _finding(finding: Finding, title: str) -> Iterator[str]:
             escape(finding.waiver["expires"]),
             escape(finding.waiver["reason"]),
         )
-    for symptom, seen in finding.explains.items():
-        yield "- **Explains:** %s: %s" % (code(symptom), escape(next(iter(seen))))
+    for entry in finding.explained:
+        named = ", ".join(code(symptom) for symptom in entry.symptoms[:_NAMES])
+        yield "- **Explains:** %s: %s" % (named, escape(entry.text))
     if finding.status == "fail":
         yield from _remedy(finding)
     yield ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -123,6 +124,7 @@ def test_other_playbooks_are_left_alone(tmp_path: Path) -> None:
 
 
 def test_a_report_that_cannot_be_written_ends_the_run(callback: Any, tmp_path: Path) -> None:
+    shutil.rmtree(tmp_path / "reports")
     (tmp_path / "reports").write_text("in the way")
     callback.v2_runner_on_ok(outcome("gpu1", "run_checks", ready()))
     with pytest.raises(SystemExit):

@@ -261,9 +261,10 @@ def _decompressed(pieces: Iterator[bytes], path: str) -> Iterator[bytes]:
     stream = zlib.decompressobj(wbits=31)
     try:
         for piece in itertools.chain((first,), pieces):
-            while piece and not stream.eof:
-                yield stream.decompress(piece, _PIECE_BYTES)
-                piece = stream.unconsumed_tail
+            waiting = piece
+            while waiting and not stream.eof:
+                yield stream.decompress(waiting, _PIECE_BYTES)
+                waiting = stream.unconsumed_tail
         rest = b"" if stream.eof else stream.decompress(b"", _PIECE_BYTES)
         while rest:
             yield rest
