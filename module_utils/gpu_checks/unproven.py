@@ -44,5 +44,5 @@ def _server(host: Facts) -> str:
     generation = server.get("generation") or {}
     if server.get("state") != "ready" or generation.get("ran"):
         return ""
-    why = generation.get("reason") or server.get("busy_because") or "it was not asked for"
+    why = generation.get("skipped_reason") or server.get("busy_because") or "it was not asked for"
     return "the server says that it is ready; that it generates was not proven: %s" % why

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
+import tracemalloc
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -197,8 +199,52 @@ def test_a_bundle_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 
 def test_a_decompression_bomb_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bundle, "SIZE_LIMIT_BYTES", 100000)
-    with pytest.raises(bundle.BundleError, match="larger than"):
+    with pytest.raises(bundle.BundleError, match="larger than 100000 bytes when unpacked"):
         bundle.parse(gzip.compress(bytes(10_000_000)), "B")
+
+
+def peak_of(action: Any) -> tuple[str, float]:
+    """(the message of the BundleError, the most memory in MiB that was in use on the way to it)."""
+    tracemalloc.start()
+    with pytest.raises(bundle.BundleError) as caught:
+        action()
+    peak = tracemalloc.get_traced_memory()[1] / 2**20
+    tracemalloc.stop()
+    return str(caught.value), peak
+
+
+def packed(*parts: bytes, times: int = 1) -> bytes:
+    """gzip of the manifest and then `parts`, `times` times over, made without holding it unpacked."""
+    stream = zlib.compressobj(9, wbits=31)
+    chunks = [stream.compress(HEAD.encode() + b"\n")]
+    chunks += [stream.compress(part) for _ in range(times) for part in parts]
+    return b"".join([*chunks, stream.flush()])
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        (packed(b"\n" * 2**20, times=300), "B: larger than 256 MiB when unpacked"),
+        (packed(b" " * 2**20, times=120), "B line 2: longer than 112 MiB"),
+        (packed(b'{"read": "/f", "status": "absent"}\n' * 1000, times=201), "B line 200002: more than 200000 records"),
+        (packed(b'{"list": "/d", "x": [' + b"[]," * 600_000 + b"0]}\n"), "B line 2: a record of more than 500000 values"),
+        (packed(b'{"list": "/d", "x": [' + b"0," * 600_000 + b"0]}\n"), "B line 2: a record of more than 500000 values"),
+        (packed(b"[" * 400_000), "B line 2: not JSON"),
+        (packed(b'{"a":' * 400_000), "B line 2: not JSON"),
+    ],
+    ids=["all", "line", "records", "lists", "numbers", "deep", "deep objects"],
+)
+def test_what_would_take_the_controllers_memory_is_refused_before(data: bytes, says: str) -> None:
+    message, peak = peak_of(lambda: bundle.parse(data, "B"))
+    assert message.startswith(says)
+    assert len(data) < 2**20 and peak < 260, peak
+
+
+def test_a_large_text_is_no_fault() -> None:
+    """16 MiB of a command's output, full of what counts as structure outside of quotes."""
+    text = '[1], {"a": 1}, \\"' * (2**20)
+    record = json.dumps({"run": ["journalctl"], "status": "ok", "rc": 0, "stdout": text})
+    assert bundle.parse((HEAD + "\n" + record).encode()).run(["journalctl"]).text == text
 
 
 GOOD = bundle.compress(

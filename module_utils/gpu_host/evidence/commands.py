@@ -139,8 +139,9 @@ def describe_stuck(pid: int) -> str:
     after_name = _of_process(pid, "stat").rpartition(")")[2].split()
     state = after_name[0] if after_name else "?"
     wait_channel = _of_process(pid, "wchan").strip() or "unknown"
-    stack = [line.split()[-1] for line in _of_process(pid, "stack").splitlines() if line.split()]
-    where = " <- ".join(stack[:6])
+    # Of one that can be killed the stack says nothing: it waits for a child or for a file.
+    lines = _of_process(pid, "stack").splitlines() if state == "D" else []
+    where = " <- ".join([line.split()[-1] for line in lines if line.split()][:6])
     return "state %s, waits in %s%s" % (state, wait_channel, ": " + where if where else "")
 
 
