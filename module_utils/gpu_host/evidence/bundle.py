@@ -35,7 +35,7 @@ FORMAT = 1
 # cut at 16 MiB, which JSON can make six times as long.
 SIZE_LIMIT_BYTES = 256 * 1024 * 1024
 LINE_LIMIT_BYTES = 112 * 1024 * 1024
-RECORD_LIMIT = 200_000
+RECORD_LIMIT = 100_000  # and so many lines, blank ones too
 VALUE_LIMIT = 500_000  # in one record
 _PIECE_BYTES = 1024 * 1024
 _SEPARATORS = (b",", b"[", b"{")
@@ -216,15 +216,9 @@ def _read(pieces: Iterator[bytes], path: str) -> BundleEvidence:
     if not isinstance(manifest.get("captured_at", 0.0), (int, float)):
         raise BundleError("%s line 1: captured_at is no number of seconds: %r." % (path, manifest["captured_at"]))
     bundle = BundleEvidence(manifest, ())
-    records = 0
     for number, line in numbered:
         if not line.strip():
             continue
-        records += 1
-        if records > RECORD_LIMIT:
-            raise BundleError(
-                "%s line %d: more than %d records; this is no bundle of ours." % (path, number, RECORD_LIMIT)
-            )
         record = _json_object(line, path, number)
         try:
             bundle.add(record)
@@ -282,8 +276,10 @@ def _lines(pieces: Iterator[bytes], path: str) -> Iterator[bytes]:
     for piece in pieces:
         *ended, rest = piece.split(b"\n")
         for line in ended:
-            whole = b"".join((*waiting, line))
+            whole = b"".join((*waiting, line)) if waiting else line
             waiting, size, number = [], 0, number + 1
+            if number > RECORD_LIMIT:
+                raise BundleError("%s: more than %d lines; this is no bundle of ours." % (path, RECORD_LIMIT))
             blank = blank and not whole.strip()
             if not blank:
                 yield whole

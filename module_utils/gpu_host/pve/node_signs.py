@@ -18,7 +18,7 @@ KERNEL_FILE = "/proc/sys/kernel/osrelease"
 _WEAK_SIGNS = (
     (KERNEL_FILE, re.compile(r"-pve\b"), "Proxmox's kernel"),
     ("/etc/os-release", re.compile(r"\bproxmox\b|\bpve\b", re.IGNORECASE), "its name in /etc/os-release"),
-    ("/proc/cmdline", re.compile(r"root=\S*\bpve\b"), "a root file system that Proxmox's installer named"),
+    ("/proc/cmdline", re.compile(r"root=\S{0,200}?\bpve\b"), "a root file system that Proxmox's installer named"),
 )
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from . import smi_values
 
 _UNREACHABLE = re.compile(
-    r"(?i)unable to determine the device handle for (?:gpu)?\s*(?P<index>\d{1,3})?:?\s*(?:gpu)?\s*"
+    r"(?i)unable to determine the device handle for (?:gpu)?\s{0,8}(?P<index>\d{1,3})?:?\s{0,8}(?:gpu)?\s{0,8}"
     r"(?P<address>[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])\s*:\s*(?P<reason>[^\n]{0,200})"
 )
 
