@@ -59,4 +59,6 @@ def _name(card: str) -> re.Pattern[str]:
     """The ways in which messages write a card: 0000:61:00.0, 0000:61:00, 61:00.0; not one of its other functions."""
     domain, bus, slot = card.partition(".")[0].split(":")
     domains = "(?:%s:)?" % domain if domain == "0000" else domain + ":"
-    return re.compile(r"(?<![0-9a-f.])(?<![0-9a-f]:)%s%s:%s(?:\.0)?(?![0-9a-f:.]*[0-9a-f])" % (domains, bus, slot), re.IGNORECASE)
+    return re.compile(
+        r"(?<![0-9a-f.])(?<![0-9a-f]:)%s%s:%s(?:\.0)?(?![0-9a-f:.]*[0-9a-f])" % (domains, bus, slot), re.IGNORECASE
+    )

@@ -48,7 +48,9 @@ def test_machines_without_a_group_and_wrong_entries(play: Any) -> None:
 
 def test_an_unknown_tag_ends_the_run_and_is_named(play: Any) -> None:
     run = play("validate.yml", arguments="--tags p2p,drvier")
-    assert run.rc != 0 and "There is no tag 'drvier'; did you mean driver?" in run.text and "Known tags: cuda," in run.text
+    assert (
+        run.rc != 0 and "There is no tag 'drvier'; did you mean driver?" in run.text and "Known tags: cuda," in run.text
+    )
 
 
 def test_a_run_from_another_directory_says_what_is_missing(tmp_path: Path) -> None:
@@ -60,5 +62,8 @@ def test_a_run_from_another_directory_says_what_is_missing(tmp_path: Path) -> No
         cwd=tmp_path, env=environment, capture_output=True, text=True, check=False, timeout=120,
     )  # fmt: skip
     said = " ".join((ran.stdout + ran.stderr).split())
-    assert ran.returncode != 0 and "The ansible.cfg of this project is not in force (there is none in %s)" % tmp_path in said
+    assert (
+        ran.returncode != 0
+        and "The ansible.cfg of this project is not in force (there is none in %s)" % tmp_path in said
+    )
     assert "ANSIBLE_CONFIG=%s" % (ROOT / "ansible.cfg") in said and "unreachable=0" in said

@@ -22,7 +22,9 @@ def judged_at(run: Any) -> dict[str, float]:
     found = {}
     for event in run.events:
         data = event.get("event_data") or {}
-        if event["event"] in ("runner_on_ok", "runner_on_failed") and data.get("task_action", "").endswith("run_checks"):
+        if event["event"] in ("runner_on_ok", "runner_on_failed") and data.get("task_action", "").endswith(
+            "run_checks"
+        ):
             found[data["host"]] = seconds_of(data["end"]) - seconds_of(began)
     return found
 

@@ -352,7 +352,9 @@ def test_junk_output_is_kept_as_bytes() -> None:
 def slow_program(directory: Path, name: str = "slow-tool") -> None:
     """Answers `quick` at once and nothing else ever; what ends it politely it ignores."""
     program = directory / name
-    program.write_text("#!/bin/sh\n[ \"$1\" = quick ] && { echo here; exit 0; }\ntrap '' TERM\nwhile :; do sleep 0.1; done\n")
+    program.write_text(
+        "#!/bin/sh\n[ \"$1\" = quick ] && { echo here; exit 0; }\ntrap '' TERM\nwhile :; do sleep 0.1; done\n"
+    )
     program.chmod(0o755)
 
 

@@ -11,13 +11,11 @@ import importlib
 import pkgutil
 import re
 import time
-import types
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-import ansible.module_utils
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -55,7 +53,9 @@ def all_patterns() -> dict[tuple[Any, int], str]:
                     found.setdefault((pattern.pattern, pattern.flags), "%s.%s" % (info.name, name))
     for path in [*ROOT.glob("module_utils/**/*.py"), *ROOT.glob("library/*.py"), *ROOT.glob("plugins/**/*.py")]:
         for node in ast.walk(ast.parse(path.read_text())):
-            if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in FUNCTIONS):
+            if not (
+                isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in FUNCTIONS
+            ):
                 continue
             if isinstance(node.func.value, ast.Name) and node.func.value.id == "re" and node.args:
                 first = node.args[0]
@@ -90,7 +90,7 @@ def samples(parsed: Any) -> Iterator[tuple[str, str]]:
 def repeated(operator: Any, argument: Any) -> Iterator[tuple[str, str]]:
     name = str(operator)
     if name in ("MAX_REPEAT", "MIN_REPEAT", "POSSESSIVE_REPEAT"):
-        least, most, inner = argument
+        _least, most, inner = argument
         if most is constants.MAXREPEAT or most > 200:
             unit = example(inner) or "a"
             yield "", unit
@@ -162,7 +162,9 @@ def is_anchored(place: str) -> bool:
         path, _colon, line = place.rpartition(":")
         return bool(re.search(r"re\.(?:full)?match\(", (ROOT / path).read_text().splitlines()[int(line) - 1]))
     name = place.rpartition(".")[2]
-    used = set(re.findall(r"\b%s\.(match|fullmatch|search|sub|subn|split|findall|finditer)\b" % re.escape(name), sources()))
+    used = set(
+        re.findall(r"\b%s\.(match|fullmatch|search|sub|subn|split|findall|finditer)\b" % re.escape(name), sources())
+    )
     return bool(used) and used <= {"match", "fullmatch"}
 
 
@@ -189,11 +191,15 @@ def longest(pattern: re.Pattern[Any], text: Any, anchored: bool) -> float:
 
 
 def attacks(pattern: re.Pattern[Any], times: int) -> list[tuple[str, Any]]:
-    parsed = parser.parse(pattern.pattern, pattern.flags & ~re.UNICODE if isinstance(pattern.pattern, bytes) else pattern.flags)
+    parsed = parser.parse(
+        pattern.pattern, pattern.flags & ~re.UNICODE if isinstance(pattern.pattern, bytes) else pattern.flags
+    )
     found = []
     for lead, unit in dict.fromkeys(samples(parsed)):
         for text in (lead + unit * times + "\x00", (lead + unit) * (times // max(1, len(lead))) + "\x00"):
-            found.append((lead + unit, text.encode("latin-1", "replace") if isinstance(pattern.pattern, bytes) else text))
+            found.append(
+                (lead + unit, text.encode("latin-1", "replace") if isinstance(pattern.pattern, bytes) else text)
+            )
     return found
 
 
@@ -201,7 +207,9 @@ def grows_too_fast(pattern: re.Pattern[Any], anchored: bool = False) -> str:
     """What it was attacked with, where its time grows faster than its text; "" where it does not."""
     for (name, long), (_name, short) in zip(attacks(pattern, LONG), attacks(pattern, SHORT)):
         seconds = longest(pattern, long, anchored)
-        if seconds > SLOW_SECONDS and seconds > GROWTH * max(longest(pattern, short, anchored), SLOW_SECONDS / GROWTH / 2):
+        if seconds > SLOW_SECONDS and seconds > GROWTH * max(
+            longest(pattern, short, anchored), SLOW_SECONDS / GROWTH / 2
+        ):
             return "%r takes %.3f s at %d characters" % (name, seconds, len(long))
     return ""
 

@@ -100,7 +100,11 @@ def test_a_proxmox_host_without_gpu_containers_needs_no_driver() -> None:
     host = {"proxmox": {"needs_driver": False}, "driver": {"loaded": False}, "joined": {"driver_expected": True}}
     subject.place(host, [])
     assert host["joined"]["driver_expected"] is False
-    for more, groups in (({"driver": {"loaded": True}}, []), ({"proxmox": {"needs_driver": None}}, []), ({}, ["gpu_hosts"])):
+    for more, groups in (
+        ({"driver": {"loaded": True}}, []),
+        ({"proxmox": {"needs_driver": None}}, []),
+        ({}, ["gpu_hosts"]),
+    ):
         other = {**host, "joined": {"driver_expected": True}, **more}
         subject.place(other, groups)
         assert other["joined"]["driver_expected"] is True, (more, groups)
@@ -148,7 +152,9 @@ def test_signs_of_a_proxmox_host(records: list[dict[str, Any]], container: str |
 # Whose card is it
 def test_the_cards_of_a_guest() -> None:
     vm = {"type": "vm", "gpus": ["0000:01:00.0"], "next_start": {"hostpci": [{"addresses": ["0000:02:00.0"]}]}}
-    assert guest_cards.list_cards(vm, {}) == ["0000:01:00.0", "0000:02:00.0"], "a card that left the bus is still its card"
+    assert guest_cards.list_cards(vm, {}) == ["0000:01:00.0", "0000:02:00.0"], (
+        "a card that left the bus is still its card"
+    )
     cards = {"0000:01:00.0": {"claimed_by": [{"type": "vm"}]}, "0000:03:00.0": {"claimed_by": []}}
     container = {"type": "lxc", "gpus": ["/dev/nvidia3", "0000:04:00.0"]}
     assert guest_cards.list_cards(container, {"gpus": cards}) == ["0000:03:00.0", "0000:04:00.0"]
@@ -173,7 +179,10 @@ def test_a_message_names_a_card(text: str, named: bool) -> None:
 
 # What was not proven
 def test_p2p_that_was_granted_and_not_measured() -> None:
-    host = {"p2p": {"pair_count": 2, "granted_pairs": ["a->b", "b->a"]}, "evidence": {"probe_not_run": "the bundle holds no probe"}}
+    host = {
+        "p2p": {"pair_count": 2, "granted_pairs": ["a->b", "b->a"]},
+        "evidence": {"probe_not_run": "the bundle holds no probe"},
+    }
     said = "P2P of all 2 pairs is granted by the driver, not proven: the probe did not run because the bundle holds no probe"
     assert unproven.list_unproven(host) == [said]
     assert unproven.list_unproven({**host, "probe": {"ran": True}}) == []
