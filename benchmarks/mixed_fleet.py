@@ -19,7 +19,7 @@ import yaml
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests" / "e2e"))
-from mixed_fleet import BAD, make_inventory  # noqa: E402
+from mixed_fleet import BAD, make_inventory
 
 HEALTHY = 4
 HOST_SECONDS = 45.0  # a host whose nvidia-smi hangs

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
-import mixed_fleet
 import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+import mixed_fleet
 
 HOST_SECONDS = 45.0
 
