@@ -26,6 +26,8 @@ requirements:
   - listed in callbacks_enabled in ansible.cfg
 """
 
+import atexit
+import contextlib
 import datetime
 import functools
 import importlib
@@ -43,10 +45,13 @@ from ansible.plugins.loader import action_loader
 _ROOT = Path(__file__).resolve().parents[1]
 action_loader.get("gpu_host_action", class_only=True)  # which puts our module_utils in reach
 collector = importlib.import_module("ansible.module_utils.gpu_report.collector")
+directories = importlib.import_module("ansible.module_utils.gpu_report.directories")
 terminal = importlib.import_module("ansible.module_utils.gpu_report.terminal")
 writers = importlib.import_module("ansible.module_utils.gpu_report.writers")
 
 EXIT_STATUS = 1
+# What reports a change and leaves the host as it is.
+_CHANGES_NO_HOST = {"write_baseline", "write_bundle", "set_fact", "add_host", "group_by", "debug", "assert", "stat"}
 _WIDTH = 100
 _TONES = {
     terminal.GOOD: C.COLOR_OK,
@@ -88,6 +93,9 @@ class CallbackModule(CallbackBase):
         self._in_validation = False  # the present play has
         self._playbook = ""
         self._began = time.time()
+        self._reported = False
+        self._in_use: Any = None  # the open file by which another run sees that this one uses the directory
+        self._apart = ""  # the directory of this run's reports, where another run uses the usual one
         self.faults: list[str] = []
 
     @_kept
@@ -98,7 +106,13 @@ class CallbackModule(CallbackBase):
     @_kept
     def v2_playbook_on_play_start(self, play: Any) -> None:
         self._in_validation = any(_name(task) == "run_checks" for block in play.compile() for task in _tasks(block))
-        self._validating = self._validating or self._in_validation
+        if self._in_validation:
+            self._validate()
+
+    @_kept
+    def v2_runner_on_start(self, host: Any, task: Any) -> None:
+        if self._in_validation:
+            self._collector.seen(host.get_name())  # a run that is interrupted tells of it too
 
     @_kept
     def v2_runner_on_ok(self, result: Any) -> None:
@@ -106,23 +120,52 @@ class CallbackModule(CallbackBase):
 
     @_kept
     def v2_runner_on_failed(self, result: Any, ignore_errors: bool = False) -> None:
+        name = result.host.get_name()
         if _name(result.task) == "run_checks":
             self._take(result)
-        elif self._in_validation and not ignore_errors:
-            self._collector.failed(result.host.get_name(), "%s: %s" % (result.task.get_name(), _message(result.result)))
+        elif not ignore_errors and self._concerns(name) and not _says_verdict(result.task):
+            self._collector.failed(name, _message(result.result), step=result.task.get_name())
 
     @_kept
     def v2_runner_on_unreachable(self, result: Any) -> None:
-        if self._in_validation:
-            self._collector.failed(result.host.get_name(), _message(result.result), unreachable=True)
+        name = result.host.get_name()
+        if self._concerns(name):
+            step = result.task.get_name() if self._collector.judged(name) else ""
+            self._collector.failed(name, _message(result.result), unreachable=True, step=step)
+
+    def _concerns(self, host: str) -> bool:
+        """Whether a failure leaves the host without a verdict: one that was to be judged, or was judged before."""
+        return self._in_validation or self._collector.judged(host)
 
     def _take(self, result: Any) -> None:
-        name = _name(result.task)
+        name, host = _name(result.task), result.host.get_name()
         if name == "run_checks":
-            self._validating = True  # also where it came by include_role, which the play does not show beforehand
-            self._collector.results(result.host.get_name(), result.result)
-        elif self._in_validation:
-            self._collector.seen(result.host.get_name())
+            self._validate()  # also where it came by include_role, which the play does not show beforehand
+            self._collector.results(host, result.result)
+            return
+        if self._in_validation:
+            self._collector.seen(host)
+        if result.is_changed() and name not in _CHANGES_NO_HOST and not getattr(result.task, "delegate_to", None):
+            self._collector.changed(host, result.task.get_name())
+
+    def _validate(self) -> None:
+        """From now on this run reports: whatever ends it, and into a directory that no other run writes to meanwhile."""
+        if self._validating:
+            return
+        self._validating = True
+        atexit.register(self._at_exit, os.getpid())
+        self._in_use = directories.take_directory(self._directory())
+        if self._in_use is directories.TAKEN:
+            moment = time.strftime("%Y%m%d-%H%M%S", time.gmtime(self._began))
+            self._apart = os.path.join(self._directory(), "run-%s-%d" % (moment, os.getpid()))
+
+    def _at_exit(self, process: int) -> None:
+        """Where the run was interrupted: what is known by then."""
+        if self._reported or os.getpid() != process:
+            return
+        with contextlib.suppress(Exception):
+            for problem in self._report(complete=False):
+                self._display.display("[ERROR]: " + problem, color=C.COLOR_ERROR)
 
     def v2_playbook_on_stats(self, stats: Any) -> None:
         if not self._validating and not self.faults:
@@ -141,9 +184,15 @@ class CallbackModule(CallbackBase):
             # clean-up.
             sys.exit(EXIT_STATUS)
 
-    def _report(self) -> list[str]:
-        report = self._collector.report(self._run())
-        written, problems = writers.write_all(report, self._directory())
+    def _report(self, complete: bool = True) -> list[str]:
+        self._reported = True
+        report = self._collector.report({**self._run(), "complete": complete})
+        written, problems = writers.write_all(report, self._apart or self._directory())
+        if self._apart:
+            self._display.warning(
+                "Another run writes its reports to %s, so those of this one are in %s."
+                % (self._directory(), self._apart)
+            )
         columns = getattr(self._display, "columns", _WIDTH)
         width = min(_WIDTH, columns) if sys.stdout.isatty() else _WIDTH
         for text, tone in terminal.render_terminal(
@@ -171,6 +220,11 @@ class CallbackModule(CallbackBase):
 
 def _name(task: Any) -> str:
     return str(task.action).rpartition(".")[2]
+
+
+def _says_verdict(task: Any) -> bool:
+    """A task with the variable `check_report_verdict` fails because of what the checks said, not before they could."""
+    return bool((getattr(task, "vars", None) or {}).get("check_report_verdict"))
 
 
 def _tasks(block: Any) -> list[Any]:

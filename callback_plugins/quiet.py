@@ -33,6 +33,10 @@ SHORT = {
 }
 
 
+# Plays of which there is nothing to say: they go on with what an earlier one began, and often have no host.
+LATER_PLAYS = {"Validate guests whose Proxmox host took longer"}
+
+
 class CallbackModule(Default):
     """One line a host for our tasks; the default for all others."""
 
@@ -43,6 +47,7 @@ class CallbackModule(Default):
     def __init__(self) -> None:
         super().__init__()
         self._checked = False
+        self._play_banner = True
 
     def _is_short(self, result: Any) -> bool:
         name = str(result.task.action).rpartition(".")[2]
@@ -57,6 +62,15 @@ class CallbackModule(Default):
     def v2_playbook_on_task_start(self, task: Any, is_conditional: bool) -> None:
         if self._display.verbosity or str(task.action).rpartition(".")[2] not in SHORT:
             super().v2_playbook_on_task_start(task, is_conditional)
+
+    def v2_playbook_on_play_start(self, play: Any) -> None:
+        self._play_banner = str(play.get_name()).strip() not in LATER_PLAYS or bool(self._display.verbosity)
+        if self._play_banner:
+            super().v2_playbook_on_play_start(play)
+
+    def v2_playbook_on_no_hosts_matched(self) -> None:
+        if self._play_banner:
+            super().v2_playbook_on_no_hosts_matched()
 
     def v2_runner_on_skipped(self, result: Any) -> None:
         if self._display.verbosity or not self._is_short(result):

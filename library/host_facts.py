@@ -24,9 +24,10 @@ options:
     description: A bundle on the controller to read instead of the host.
     type: path
   proxmox:
-    description: Whether the host is a Proxmox host, and its guests are looked at.
-    type: bool
-    default: false
+    description: Whether the guests of a Proxmox host are looked at. V(auto) does so where the host's evidence shows one.
+    type: str
+    choices: [auto, 'true', 'false']
+    default: auto
   probe:
     description:
       - Whether P2P is proven. V(auto) does so where the driver shows GPUs; for a recorded host, where its bundle holds
@@ -81,6 +82,15 @@ options:
         stand-in everywhere.
     type: bool
     default: false
+  own_run:
+    description: Whether the run is of this project's C(validate.yml), whose tags are those of the checks.
+    type: bool
+    default: false
+  run_tags:
+    description: The tags that the run was asked for or told to skip. With O(own_run), one that no check has ends it.
+    type: list
+    elements: str
+    default: []
 attributes:
   check_mode:
     support: full
@@ -95,7 +105,7 @@ EXAMPLES = r"""
 
 - name: Gather facts of a Proxmox host, and leave its GPUs alone
   host_facts:
-    proxmox: true
+    proxmox: 'true'
     probe: 'false'
 
 - name: Write what is read to a bundle

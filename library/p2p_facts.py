@@ -134,7 +134,7 @@ def live(params: dict) -> ProbeEvidence:
         if params[name] < least:
             raise ValueError("%s must be at least %d, it is %d" % (name, least, params[name]))
     options = {"buffer_mib": params["buffer_mib"], "init_limit_s": params["init_limit"], "loopback": params["loopback"]}
-    evidence = ProbeEvidence(options, params["time_limit"])
+    evidence = ProbeEvidence(options, params["time_limit"], unanswered=params["unanswered"])
     environment = {str(name): str(value) for name, value in params["environment"].items()}
     evidence.commands[all_reduce.COLLECTIVE_COMMAND] = all_reduce.make_command(params["python"], environment)
     return evidence

@@ -125,9 +125,12 @@ FACTS = [
     ("proxmox.vms", "gpu_host/pve/node_guests.py", "read_vms"),
     ("proxmox.containers", "gpu_host/pve/node_guests.py", "read_containers"),
     ("hypervisor", "gpu_host/proxmox.py", "select_guest"),
+    ("inventory", "gpu_checks/subject.py", "describe_place"),
 ]  # fmt: skip
 # Subject -> the functions whose facts stand beside those of its reader.
 BESIDE = {
+    "hypervisor": [("gpu_checks/subject.py", "describe_hypervisor")],
+    "inventory": [("gpu_checks/subject.py", "look_at_hypervisor")],
     "gpus": [("gpu_host/smi/gpu_findings.py", "find_offenders")],
     "p2p": [("gpu_host/p2p.py", "summarise_statuses")],
     "topology": [("gpu_host/topology.py", "summarise_topology")],

@@ -1,35 +1,118 @@
-"""`host` of a check: the facts of one host, of every facts module that ran on it, and of its hypervisor."""
+"""`host` of a check: the facts of one host, of every facts module that ran on it, of its hypervisor, and what the
+inventory says of both."""
 
 from __future__ import annotations
 
-from typing import Any, Callable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 from ..gpu_host.proxmox import select_guest
+from .check_files import suggest_name
 
+Facts = dict[str, Any]
 # Key in ansible_facts -> key in `host`. Those that did not run are left out, so that a check can ask `host.probe is
 # defined`.
 _OTHER_FACTS = {"p2p_probe": "probe", "proxmox": "proxmox", "inference_server": "server"}
 
 
-def build_subject(task_vars: dict[str, Any], template: Callable[[Any], Any]) -> dict[str, Any]:
+def build_subject(task_vars: Facts, template: Callable[[Any], Any]) -> Facts:
     """The facts as the checks see them. ValueError where gpu_facts has not run on this host."""
     facts = task_vars.get("ansible_facts") or {}
     if not isinstance(facts.get("gpu_host"), dict):
         raise ValueError("There are no facts of this host: run the gpu_facts module before run_checks.")
-    result = dict(facts["gpu_host"])
-    result.update({ours: facts[theirs] for theirs, ours in _OTHER_FACTS.items() if facts.get(theirs) is not None})
-    hypervisor = _hypervisor(task_vars, template)
-    if hypervisor is not None:
-        result["hypervisor"] = hypervisor
+    result = make_host(facts)
+    named, vmid = template(task_vars.get("proxmox_host")), template(task_vars.get("proxmox_vmid"))
+    groups = task_vars.get("group_names") or ()
+    describe_place(result, groups)
+    hostvars = task_vars.get("hostvars")
+    if hostvars is None:
+        return result
+    in_run = task_vars.get("ansible_play_hosts_all")
+    other = (hostvars.raw_get(named).get("ansible_facts") or {}) if named and named in hostvars else None
+    own = str(task_vars.get("inventory_hostname", ""))
+    known = set(hostvars) if other is None and named else set()
+    result["inventory"].update(look_at_hypervisor(own, (named, vmid), other, known, in_run))
+    if other is not None and isinstance(other.get("proxmox"), dict) and named != own:
+        result["hypervisor"] = describe_hypervisor(result, other, str(named), vmid)
     return result
 
 
-def _hypervisor(task_vars: dict[str, Any], template: Callable[[Any], Any]) -> dict[str, Any] | None:
-    name = template(task_vars.get("proxmox_host"))
-    hostvars = task_vars.get("hostvars")
-    if not name or hostvars is None or name not in hostvars:
+def make_host(ansible_facts: Facts) -> Facts:
+    """What the facts modules gave for one host, under the names that the checks use."""
+    result = dict(ansible_facts["gpu_host"])
+    found = {ours: ansible_facts.get(theirs) for theirs, ours in _OTHER_FACTS.items()}
+    result.update({ours: facts for ours, facts in found.items() if facts is not None})
+    return result
+
+
+def describe_place(host: Facts, groups: Iterable[str]) -> None:
+    """Add ``inventory``: {in_proxmox_hosts, in_gpu_hosts}. On a Proxmox host that only gives its cards to VMs,
+    ``joined.driver_expected`` becomes False: they may be at vfio-pci, or without a driver until their VM starts."""
+    groups = list(groups)
+    host["inventory"] = {"in_proxmox_hosts": "proxmox_hosts" in groups, "in_gpu_hosts": "gpu_hosts" in groups}
+    proxmox = host.get("proxmox") or {}
+    unused = proxmox.get("needs_driver") is False and not (host.get("gpus") or {}).get("devices")
+    if unused and (host.get("driver") or {}).get("loaded") is not True and not host["inventory"]["in_gpu_hosts"]:
+        host["joined"] = {**(host.get("joined") or {}), "driver_expected": False}
+
+
+def look_at_hypervisor(
+    own: str, entry: tuple[Any, Any], facts: Facts | None, known: Iterable[str], in_run: Iterable[str] | None
+) -> Facts:
+    """What became of `entry` (proxmox_host, proxmox_vmid) of the host `own`: {proxmox_host ("" if none is named),
+    hypervisor_fault (what is wrong with the entry, "" if nothing), hypervisor_unseen (why the machine was not looked
+    at, "" if it was)}.
+
+    `facts` are those of the machine named, None where the inventory has no such; `known` then are the hosts that it
+    has. `in_run`: the hosts of this run.
+    """
+    named, vmid = entry
+    name = str(named) if named not in (None, "") else ""
+    fault = unseen = ""
+    if not name:
+        fault = "proxmox_vmid is %s and no proxmox_host is named" % vmid if vmid not in (None, "") else ""
+    elif facts is None:
+        fault = "proxmox_host is '%s', which is not in the inventory%s" % (name, suggest_name(name, set(known) - {own}))
+    elif name == own:
+        fault = "proxmox_host is this host itself"
+    elif vmid in (None, ""):
+        fault = "proxmox_host is '%s' and no proxmox_vmid is named" % name
+    elif isinstance(facts.get("proxmox"), dict):
+        if facts["proxmox"].get("is_proxmox") is False:
+            fault = "proxmox_host is '%s', which is no Proxmox host: it has no /etc/pve" % name
+    elif isinstance(facts.get("gpu_host"), dict):
+        fault = "proxmox_host is '%s', on which nothing shows a Proxmox host" % name
+    elif in_run is not None and name not in in_run:
+        unseen = "%s is not part of this run (--limit or the pattern leaves it out)" % name
+    else:
+        unseen = "%s could not be looked at in this run" % name
+    return {"proxmox_host": name, "hypervisor_fault": fault, "hypervisor_unseen": unseen}
+
+
+def describe_hypervisor(host: Facts, others_facts: Facts, name: str, vmid: Any) -> Facts:
+    """``host.hypervisor``: for_guest, and
+
+    `kind_agrees`: whether this host is of the kind that the entry of the hypervisor says (None: unknown). Where it is
+    not, the entry is another guest's, and `gives` is "": nothing else is judged by it. `card_findings`:
+    ``[{check, found}]``, what the checks find on the hypervisor that names a card of this guest (guest_cards.py).
+    """
+    view = select_guest(others_facts["proxmox"], name, vmid)
+    view["kind_agrees"] = _agrees(view["guest"], host.get("virtualization") or {})
+    view["card_findings"] = []  # run_checks adds them, as it takes the checks to find them
+    if view["kind_agrees"] is False:
+        view["gives"] = ""
+    return view
+
+
+def _agrees(guest: Facts | None, virtualization: Facts) -> bool | None:
+    """A Docker container shows only whether there is a VM around it, a VM that hides may look like bare metal."""
+    placement, vm = virtualization.get("placement"), virtualization.get("vm")
+    if guest is None or placement is None:
         return None
-    proxmox = (hostvars.raw_get(name).get("ansible_facts") or {}).get("proxmox")
-    if not isinstance(proxmox, dict):
+    if guest["type"] == "lxc":
+        return placement == "lxc" if placement != "container" else None if vm is None else not vm
+    if placement == "container":
+        return vm if isinstance(vm, bool) else None
+    if placement == "bare_metal" and (guest.get("next_start") or {}).get("hypervisor_hidden"):
         return None
-    return select_guest(proxmox, name, template(task_vars.get("proxmox_vmid")))
+    return placement in ("kvm", "vm")

@@ -96,6 +96,7 @@ def gather(evidence: Evidence, subset: Sequence[str] = ("all",)) -> dict[str, An
         "subjects": list(readers),
         # What a reader asked for in vain: the reason why a fact is unknown where it gave none in `errors`.
         "unread": unread,
+        "unanswered": evidence.unanswered(),
         "seconds": round(time.monotonic() - began, 3),
     }
     facts["errors"] = entries

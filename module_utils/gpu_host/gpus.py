@@ -11,6 +11,7 @@ from typing import Any
 
 from .evidence.errors import Errors
 from .evidence.interface import ABSENT, HUNG, NOT_CAPTURED, OK, TIMEOUT, Evidence, Outcome
+from .nvidia.stuck_processes import find_stuck
 from .smi import gpu_findings, log_fields, log_text, log_xml, plain_table, query_csv, smi_values
 from .smi.log_tree import Log, find_unreachable
 
@@ -63,6 +64,7 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
     """Facts ``gpus``.
 
     ``installed``, ``answered``, ``hung``, ``exit_code``, ``exit_meaning``, ``message``: how nvidia-smi ended.
+    ``stuck``: where it hung, the processes that wait in the kernel (None: unknown); else empty.
     ``source``: the command read. ``attached`` (what the driver says), ``parsed`` (GPUs read), ``count`` (GPUs that
     answer; None unless the driver's own count agrees), ``complete`` (every GPU was read to its end). ``devices``: facts
     by PCI address (log_fields.py).
@@ -102,6 +104,7 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
             found.source or " ".join(XML),
             "does not show, for every GPU, what tells: " + ", ".join(unsure).replace("_", " "),
         )
+    state["stuck"] = find_stuck(evidence) if state["hung"] else []
     return {**state, "source": found.source, "devices": found.devices, "lost": lost, **computed}
 
 

@@ -233,8 +233,8 @@ def _decoded(
     if not isinstance(raw, dict):
         errors.add(name, "its result is not a JSON object")
         return None
-    found: dict[str, Any] = result_shape.conform(raw, shape, problems)
-    for sentence in result_shape.sentences(problems):
+    found: dict[str, Any] = result_shape.conform_result(raw, shape, problems)
+    for sentence in result_shape.describe_oddities(problems):
         errors.add(name, "its result has another shape than this version writes: %s" % sentence)
     return found
 

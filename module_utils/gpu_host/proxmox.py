@@ -41,6 +41,7 @@ COMPUTED = (
     "faults",
     "needs_nodes_at_boot",
     "needs_iommu",
+    "needs_driver",
 )
 # Parameters that take the isolation away on which passing a card to a VM rests.
 _WEAKENS_ISOLATION = re.compile(
@@ -57,16 +58,18 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
     `vfio_ids`: "vendor:device" -> the file that gives it to vfio-pci at boot. Lists of offenders, as sentences:
     `claimed_twice`, `driver_conflicts`, `shared_groups`, `vms_not_ready_for_p2p`, `faults` (of guests' configurations,
     with file and line), `isolation_weakened` (kernel parameters). `needs_nodes_at_boot`: a container with GPUs starts
-    at boot; `needs_iommu`: a VM has GPUs. `unread_guests`: VMIDs whose configuration could not be read. `errors` as
-    everywhere.
+    at boot; `needs_iommu`: a VM has GPUs; `needs_driver`: a container has GPUs, for which the host's own driver has to
+    hold them. `unread_guests`: VMIDs whose configuration could not be read. `errors` as everywhere.
 
     The guests are read from their files, not through `qm config` and `pct config`: those show pending values as if they
     were in force unless asked otherwise, need a second for each guest, and read the same files.
     """
     facts: dict[str, Any] = dict.fromkeys((*KEYS, *COMPUTED))
     cluster = evidence.list("/etc/pve")
-    facts["is_proxmox"] = True if cluster.ok else (False if cluster.status == ABSENT else None)
-    if not cluster.ok:
+    # An empty directory is what is left where pmxcfs is not mounted.
+    mounted = cluster.ok and bool(cluster.entries)
+    facts["is_proxmox"] = True if mounted else (False if cluster.ok or cluster.status == ABSENT else None)
+    if not mounted:
         errors.unanswered(cluster, absent_is_fine=True)
         return facts
     local = cluster.entries.get("local")
@@ -123,6 +126,8 @@ def _guests_and_cards(evidence: Evidence, errors: Errors, facts: dict[str, Any])
     facts["needs_iommu"] = any_of([*(bool(vm["gpus"]) for vm in vms.values()), None if unread_vm else False])
     at_boot = [bool(guest["gpus"] and guest["onboot"]) for guest in containers.values()]
     facts["needs_nodes_at_boot"] = any_of([*at_boot, None if unread_containers != [] else False])
+    with_gpus = [bool(guest["gpus"]) for guest in containers.values()]
+    facts["needs_driver"] = any_of([*with_gpus, None if unread_containers != [] else False])
     if devices is None:
         return
     gpus = card_claims.list_gpus(evidence, errors, cards, {**vms, **containers}, facts["vfio_ids"] or {})
@@ -183,6 +188,14 @@ def gather_host(evidence: Evidence) -> dict[str, Any]:
         "seconds": round(time.monotonic() - began, 3),
     }
     return facts
+
+
+def may_be_proxmox(gpu_host: dict[str, Any]) -> bool:
+    """Whether this host's guests are to be looked at, by the facts of gpu_facts: its evidence shows a Proxmox host, or
+    something speaks for one and nothing against it."""
+    virtualization = gpu_host.get("virtualization") or {}
+    shown = virtualization.get("hypervisor_is_proxmox")
+    return bool(shown or (shown is None and virtualization.get("proxmox_signs")))
 
 
 def select_guest(facts: dict[str, Any] | None, host: str, vmid: Any) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from .evidence import values
 from .evidence.errors import Errors
 from .evidence.interface import ABSENT, Evidence, Outcome
 from .pcie import pci_devices, pci_names
+from .pve import node_signs
 
 # Where a system can run, for a person. What the checks ask beyond the word is `host_facts`: whether the kernel, the
 # driver's module and the PCI bus are those of another machine.
@@ -24,7 +25,12 @@ PLACEMENTS = {
     "lxc": "LXC container",
     "container": "container",
 }
-COMMANDS = [(["systemd-detect-virt", "--vm"], 10.0), (["systemd-detect-virt", "--container"], 10.0), (["lscpu"], 10.0)]
+COMMANDS = [
+    (["systemd-detect-virt", "--vm"], 10.0),
+    (["systemd-detect-virt", "--container"], 10.0),
+    (["lscpu"], 10.0),
+    (node_signs.VERSION_COMMAND, node_signs.VERSION_SECONDS),
+]
 DMI = "/sys/class/dmi/id"
 DMI_NAMES = (
     "sys_vendor",
@@ -79,8 +85,8 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
     - ``cpu``: {vendor, model_name, family, model, hypervisor_flag, kind: host | named | generic}: `named` and `generic`
       are QEMU's own models; ``hypervisor_hidden``: a QEMU machine whose CPU shows no hypervisor signature (kvm=off,
       hidden=1)
-    - ``hypervisor_is_proxmox``: this very system is a Proxmox VE host; ``pve_kernel``: its kernel is Proxmox's, as
-      inside its LXC
+    - ``hypervisor_is_proxmox``: this very system is a Proxmox VE host, and ``proxmox_signs`` [text] say what shows it
+      (node_signs.py); ``pve_kernel``: its kernel is Proxmox's, as inside its LXC
     """
     dmi = _dmi(evidence, errors)
     cpu = _cpu(evidence, errors)
@@ -95,6 +101,9 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
     chipset, reason = _chipset(vm, dmi, bridge)
     if vm and bridge is None:
         errors.add("%s/%s/uevent" % (pci_devices.DEVICES, BRIDGE), "the host bridge could not be read")
+    proxmox, signs = node_signs.find_signs(evidence, container)
+    if proxmox is None:
+        errors.unanswered(evidence.list(node_signs.DIRECTORY))
     return {
         "placement": _placement(container, vm, hypervisor),
         "container": container,
@@ -110,7 +119,8 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
         "hypervisor_hidden": _hidden(
             vm, _looks_like_qemu(dmi, bridge), cpu, hypervisor, _signature_of_qemu(hypervisor, dmi) or signature
         ),
-        "hypervisor_is_proxmox": _is_proxmox(evidence, container, errors),
+        "hypervisor_is_proxmox": proxmox,
+        "proxmox_signs": signs,
         "pve_kernel": pve_kernel,
     }
 
@@ -346,13 +356,3 @@ def _hidden(
     if "TCG" in (cpu["model_name"] or "") or hypervisor == "kvm":
         return False
     return True if signature == "" else None
-
-
-def _is_proxmox(evidence: Evidence, container: str | None, errors: Errors) -> bool | None:
-    if container:
-        return False
-    configuration = evidence.list("/etc/pve")
-    errors.unanswered(configuration, absent_is_fine=True)
-    if configuration.status == ABSENT:
-        return False
-    return True if configuration.ok or configuration.status == "denied" else None

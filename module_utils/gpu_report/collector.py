@@ -3,7 +3,8 @@
 docs/report.schema.json is its form.
 
 A host is `ready` only where its checks ran and said so. Every other end (unreachable, a task before the checks failed,
-no result at all) leaves it `not_validated`, with the message of what ended it.
+no result at all) leaves it `not_validated`, with the message of what ended it. A verdict is of now: where the run ended
+at a task after the checks, what they had said is kept as `before` and is no verdict any more.
 """
 
 from __future__ import annotations
@@ -33,38 +34,36 @@ class Collector:
     def seen(self, name: str) -> dict[str, Any]:
         """The record of the host, made where it is new."""
         return self.hosts.setdefault(
-            name,
-            {
-                "state": NOT_VALIDATED,
-                "message": "no check ran on this host",
-                "unreachable": False,
-                "problems": [],
-                "results": {},
-                "facts": "{}",
-            },
+            name, {"looks": [], "results": {}, "facts": "{}", "ended": None, "unreachable": False, "changed": ""}
         )
 
     def results(self, name: str, result: dict[str, Any]) -> None:
-        """What run_checks returned. A second call for a host (a part, later) adds to the first."""
+        """What run_checks returned. A later look at the same checks takes the place of an earlier one; one at other
+        checks
+        (a part) is added to it."""
         host = self.seen(name)
         if not isinstance(result.get("checks"), list) or not isinstance(result.get("summary"), dict):
             self.failed(name, str(result.get("msg") or "run_checks gave no results"))
             return
         self._define(result)
+        ids = {check["id"] for check in result["checks"]}
+        host["looks"] = [look for look in host["looks"] if not look["ids"] <= ids]
+        if not host["looks"]:  # a task that failed before it was rescued, or the playbook would have ended
+            host.update(ended=None, unreachable=False, results={})
+        host["looks"].append({
+            "ids": ids,
+            "ready": result["summary"].get("ready") is True and not result.get("failed"),
+            "message": str(result.get("msg") or ""),
+            "problems": list(result.get("problems") or ()),
+            "unproven": list(result.get("unproven") or ()),
+        })  # fmt: skip
+        host["changed"] = ""
         for check in result["checks"]:
             said = {key: value for key, value in check.items() if key not in check_cache.OF_THE_CHECK}
             host["results"][check["id"]] = {
                 key: value for key, value in said.items() if value not in ("", None, False, [])
             }
         host["facts"] = result.get("report_facts") or host["facts"]
-        host["problems"] = list(dict.fromkeys([*host["problems"], *(result.get("problems") or ())]))
-        was_good = host["state"] == READY or not host.get("judged")
-        host["judged"] = True
-        if host["message"] == "no check ran on this host" or host["state"] != NOT_VALIDATED:
-            host["state"] = (
-                READY if was_good and result["summary"].get("ready") is True and not result.get("failed") else NOT_READY
-            )
-            host["message"] = str(result.get("msg") or "")
 
     def _define(self, result: dict[str, Any]) -> None:
         """Keep what the checks of `result` are, once for all hosts."""
@@ -73,20 +72,30 @@ class Collector:
             known = self._definitions(result["checks_dir"])
             self.checks.update((name, known[name]) for name in new)
 
-    def failed(self, name: str, message: str, unreachable: bool = False) -> None:
-        """A task failed, or the host could not be reached: what was not judged before stays unjudged."""
-        host = self.seen(name)
-        host.update(state=NOT_VALIDATED, message=message or "a task failed without a message", unreachable=unreachable)
+    def changed(self, name: str, task: str) -> None:
+        """A task changed the host after it was looked at."""
+        if name in self.hosts and self.hosts[name]["looks"]:
+            self.hosts[name]["changed"] = task
+
+    def failed(self, name: str, message: str, unreachable: bool = False, step: str = "") -> None:
+        """A task (`step`) failed, or the host could not be reached: what was judged before is no verdict of now."""
+        ended = {"step": step, "message": message or "a task failed without a message"}
+        self.seen(name).update(ended=ended, unreachable=unreachable)
+
+    def judged(self, name: str) -> bool:
+        """Whether a verdict of the host is known."""
+        return name in self.hosts and bool(self.hosts[name]["looks"])
 
     def report(self, run: dict[str, Any]) -> dict[str, Any]:
-        """The report. `run` says when, with what and how it was asked for."""
-        hosts = {name: self._host(self.hosts[name]) for name in sorted(self.hosts, key=natural_key)}
+        """The report. `run` says when, with what and how it was asked for, and whether it came to its end (`complete`)."""
+        cut = run.get("complete") is False or any(record["ended"] for record in self.hosts.values())
+        hosts = {name: _describe(self.hosts[name], cut) for name in sorted(self.hosts, key=natural_key)}
         states = [host["state"] for host in hosts.values()]
         counted = [result["status"] for host in hosts.values() for result in host["results"]]
         return {
             "schema": SCHEMA,
             "run": run,
-            "ready": bool(states) and all(state == READY for state in states),
+            "ready": bool(states) and all(state == READY for state in states) and run.get("complete") is not False,
             "totals": {
                 "hosts": {
                     "total": len(states),
@@ -104,15 +113,40 @@ class Collector:
             "hosts": hosts,
         }
 
-    @staticmethod
-    def _host(record: dict[str, Any]) -> dict[str, Any]:
-        return {
-            **{key: record[key] for key in ("state", "message", "unreachable", "problems")},
-            "results": list(record["results"].values()),
-            "facts": json.loads(
-                record["facts"]
-            ),  # kept as text until now: the controller's memory is copied for every task of every host
-        }
+
+def _describe(record: dict[str, Any], cut: bool) -> dict[str, Any]:
+    """What the report says of one host. `cut`: the run did not come to its end, on this host or on another."""
+    looks = record["looks"]
+    bad = [look for look in looks if not look["ready"]]
+    state = NOT_VALIDATED if not looks else NOT_READY if bad else READY
+    host = {
+        "state": state,
+        "message": (bad or looks or [{"message": "no check ran on this host"}])[-1]["message"],
+        "unreachable": record["unreachable"],
+        "problems": list(dict.fromkeys(problem for look in looks for problem in look["problems"])),
+        "unproven": list(dict.fromkeys(text for look in looks for text in look["unproven"])),
+        "results": list(record["results"].values()),
+        # Kept as text until now: the controller's memory is copied for every task of every host.
+        "facts": json.loads(record["facts"]),
+    }
+    why = _why_no_verdict(record, cut)
+    if why:
+        before = {"before": {name: host[name] for name in ("state", "message", "results")}} if looks else {}
+        host.update(state=NOT_VALIDATED, message=why, unproven=[], results=[], **before)
+    elif record["changed"]:
+        host["unproven"].append("that this still holds: '%s' changed something after the last look" % record["changed"])
+    return host
+
+
+def _why_no_verdict(record: dict[str, Any], cut: bool) -> str:
+    ended, looks = record["ended"], record["looks"]
+    if ended and not looks:
+        return "%s: %s" % (ended["step"], ended["message"]) if ended["step"] else str(ended["message"])
+    if ended:
+        return "the run ended at '%s': %s" % (ended["step"] or "a task", ended["message"])
+    if cut and looks and record["changed"]:
+        return "the run ended after '%s' changed something, and before the host was looked at again" % record["changed"]
+    return ""
 
 
 def natural_key(name: str) -> list[Any]:

@@ -16,6 +16,16 @@ SEVERITIES = ("error", "warning", "info")
 
 
 @dataclass
+class Explained:
+    """Symptoms that show in the same way on the same hosts. `differs`: `text` is what one of the hosts shows."""
+
+    symptoms: list[str]
+    text: str
+    hosts: list[str]
+    differs: bool
+
+
+@dataclass
 class Finding:
     """One failing (or broken, or waived) check with one remedy, on every host that shows it."""
 
@@ -34,6 +44,15 @@ class Finding:
     @property
     def hosts(self) -> list[str]:
         return list(dict.fromkeys(name for names in self.found.values() for name in names))
+
+    @property
+    def explained(self) -> list[Explained]:
+        """What it explains, the symptoms of which the same is to be said together."""
+        groups: dict[tuple[str, tuple[str, ...], bool], list[str]] = {}
+        for symptom, seen in self.explains.items():
+            hosts = tuple(dict.fromkeys(name for names in seen.values() for name in names))
+            groups.setdefault((" ".join(next(iter(seen)).split()), hosts, len(seen) > 1), []).append(symptom)
+        return [Explained(symptoms, text, list(hosts), differs) for (text, hosts, differs), symptoms in groups.items()]
 
 
 @dataclass
@@ -65,6 +84,15 @@ def group_findings(report: dict[str, Any]) -> Findings:
     for name, host in report["hosts"].items():
         grouped.add(name, {result["id"]: result for result in host["results"]})
     return grouped.result()
+
+
+def group_unproven(report: dict[str, Any]) -> list[tuple[str, list[str]]]:
+    """(what was not proven, on which hosts), the same sentence once."""
+    found: dict[str, list[str]] = {}
+    for name, host in report["hosts"].items():
+        for text in host.get("unproven") or ():
+            found.setdefault(text, []).append(name)
+    return list(found.items())
 
 
 class _Grouped:

@@ -35,6 +35,7 @@ def render_html(report: dict[str, Any]) -> bytes:
     page = {
         "report": report,
         "found": findings.group_findings(report),
+        "unproven": findings.group_unproven(report),
         "hosts": hosts,
         "links": {host["name"]: host["id"] for host in hosts},
         "style": Markup(style),  # noqa: S704  ours, not captured
@@ -108,6 +109,8 @@ def _host(number: int, name: str, host: dict[str, Any], report: dict[str, Any]) 
         "message": host["message"],
         "unreachable": host["unreachable"],
         "problems": host["problems"],
+        "unproven": host.get("unproven") or [],
+        "before": host.get("before"),
         "open": few or (host["state"] == NOT_READY and states.count(NOT_READY) <= _OPEN_BAD_AT_MOST),
         "recorded": bool((facts.get("evidence") or {}).get("recorded")),
         "gpu_count": (facts.get("gpus") or {}).get("count"),

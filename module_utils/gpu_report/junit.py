@@ -39,6 +39,8 @@ def _suite(root: ET.Element, name: str, host: dict[str, Any], checks: dict[str, 
     for message in messages:
         case = ET.SubElement(suite, "testcase", classname=_safe(name), name="validation")
         ET.SubElement(case, "error", message=_safe(message), type="not_validated")
+    if host.get("unproven"):
+        ET.SubElement(suite, "system-out").text = _safe("\n".join("not proven: " + text for text in host["unproven"]))
     suite.set("tests", str(len(suite.findall("testcase"))))
     for attribute, tag in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
         suite.set(attribute, str(len(suite.findall("testcase/" + tag))))

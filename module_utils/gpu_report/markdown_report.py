@@ -134,6 +134,14 @@ def _parts(report: dict[str, Any], found: findings.Findings) -> Iterator[str]:
         escape_markdown(run["ansible_core"]),
         phrases.format_count(counts["total"], "check"), ", ".join(said) or "none ran",
     )  # fmt: skip
+    if run.get("complete") is False:
+        yield "**The run was interrupted: this is what was known by then.**\n"
+    unproven = [
+        "- **Not proven** on %s: %s" % (escape_markdown(phrases.join_names(hosts)), escape_markdown(text))
+        for text, hosts in findings.group_unproven(report)
+    ]
+    if unproven:
+        yield "\n".join(unproven) + "\n"
     if len(report["hosts"]) > 1 or any(host["state"] == NOT_VALIDATED for host in report["hosts"].values()):
         yield _summary(report["hosts"])
     if found.causes:
@@ -215,8 +223,9 @@ def _finding(finding: Finding, title: str) -> Iterator[str]:
             escape_markdown(finding.waiver["expires"]),
             escape_markdown(finding.waiver["reason"]),
         )
-    for symptom, seen in finding.explains.items():
-        yield "- **Explains:** %s: %s" % (code_span(symptom), escape_markdown(next(iter(seen))))
+    for entry in finding.explained:
+        named = ", ".join(code_span(symptom) for symptom in entry.symptoms[:_NAMES])
+        yield "- **Explains:** %s: %s" % (named, escape_markdown(entry.text))
     if finding.status == "fail":
         yield from _remedy(finding)
     yield ""

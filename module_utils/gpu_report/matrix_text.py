@@ -20,7 +20,13 @@ def describe_p2p(facts: dict[str, Any], width: int) -> list[str]:
     if not tables:
         return []
     table = tables.get("verdict") or tables["granted"]
-    by = "proven by the probe" if table.key == "verdict" else "as the driver says"
+    by = (
+        "proven by the probe"
+        if table.key == "verdict"
+        else "as the driver says, not proven"
+        if _all_granted(table)
+        else "as the driver says"
+    )
     lines = _wrapped(unknown, width) if (unknown := _unknown(table, facts)) else _pairs(table, by, width)
     for key in ("bandwidth", "latency"):
         if key in tables:
@@ -31,6 +37,10 @@ def describe_p2p(facts: dict[str, Any], width: int) -> list[str]:
     if probe and not probe.get("ran"):
         lines += _wrapped("the probe did not run: %s" % (probe.get("skipped_reason") or "no reason was given"), width)
     return lines
+
+
+def _all_granted(table: Matrix) -> bool:
+    return all(cell.level == matrix.GOOD for _source, _target, cell in table.others())
 
 
 def _unknown(table: Matrix, facts: dict[str, Any]) -> str:

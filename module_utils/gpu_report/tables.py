@@ -95,7 +95,8 @@ def _driver(driver: dict[str, Any], gpus: dict[str, Any]) -> str | None:
 
 
 def summarise_p2p(facts: dict[str, Any]) -> str:
-    """One phrase: '56 of 56 pairs proven', '0 of 56 pairs granted (NS)', 'one GPU', 'no nvidia-smi', 'unknown'."""
+    """One phrase: '56 of 56 pairs proven', '56 of 56 pairs granted (not proven)', 'one GPU', 'no nvidia-smi',
+    'unknown'."""
     state, probe = facts.get("p2p") or {}, facts.get("probe") or {}
     verdicts = probe.get("verdicts") or {}
     if probe.get("ran") and verdicts.get("pairs"):
@@ -109,7 +110,8 @@ def summarise_p2p(facts: dict[str, Any]) -> str:
     granted = len(state.get("granted_pairs") or ())
     why = ", ".join(str(entry.get("status")) for entry in state.get("blocked_by_status") or ())
     unknown = len(state.get("unknown_pairs") or ())
-    notes = ", ".join(filter(None, (why, "%d unknown" % unknown if unknown else "")))
+    unmeasured = "not proven" if granted else ""
+    notes = ", ".join(filter(None, (why, "%d unknown" % unknown if unknown else "", unmeasured)))
     return "%d of %s granted%s" % (granted, _pairs(total), " (%s)" % notes if notes else "")
 
 

@@ -25,8 +25,10 @@ def render_terminal(
     report: dict[str, Any], width: int = 100, verbosity: int = 0, written: tuple[str, ...] = ()
 ) -> list[Line]:
     """The lines of the report. `written`: the files that hold the rest."""
-    lines = list(_Report(report, max(width, 40), verbosity).lines())
+    shown = _Report(report, max(width, 40), verbosity)
+    lines = list(shown.lines())
     lines += [(line, MUTED) for line in _wrapped("reports: ", ", ".join(written), width)] if written else []
+    lines += shown.unfinished()  # last, so that nothing older is the last word
     return [(phrases.strip_controls(text).rstrip(), tone) for text, tone in lines]
 
 
@@ -75,7 +77,22 @@ class _Report:
     def _recorded(self) -> list[str]:
         return [name for name, host in self._hosts.items() if (host["facts"].get("evidence") or {}).get("recorded")]
 
+    def unfinished(self) -> list[Line]:
+        """That the run did not come to its end, and where it ended; empty where it did."""
+        if self._report["run"].get("complete") is False:
+            return [("THE RUN WAS INTERRUPTED: this is what was known by then.", BAD)]
+        cut = [name for name, host in self._hosts.items() if host.get("before")]
+        if not cut:
+            return []
+        text = "THE RUN DID NOT FINISH on %s: %s" % (phrases.join_names(cut), self._hosts[cut[0]]["message"])
+        again = (
+            "Mend that and run it again: steps that are done change nothing. What was seen before the change is "
+            "no verdict."
+        )
+        return [(line, BAD) for line in _wrapped("", text, self._width, 2) + _wrapped("  ", again, self._width)]
+
     def _verdict(self) -> Iterator[Line]:
+        yield from self.unfinished()
         if not self._hosts:
             yield "NOTHING WAS VALIDATED: no host matched. Check the inventory (-i) and the limit (--limit).", BAD
             return
@@ -117,6 +134,15 @@ class _Report:
             why = "unreachable: " if unreachable else ""
             for line in _wrapped("  NO RESULT  ", "%s: %s%s" % (phrases.join_names(names), why, message), self._width):
                 yield line, BAD
+            for name in names:
+                before = self._hosts[name].get("before")
+                if before:
+                    state = "ready" if before["state"] == READY else "not ready"
+                    for line in _wrapped("  before     ", "%s: %s: %s" % (name, state, before["message"]), self._width):
+                        yield line, MUTED
+        for text, names in findings.group_unproven(self._report):
+            for line in _wrapped("  unproven   ", "%s: %s" % (phrases.join_names(names, 30), text), self._width):
+                yield line, DOUBT
         recorded = self._recorded()
         if recorded:
             for line in _wrapped(
@@ -124,6 +150,13 @@ class _Report:
                 "%s (read from a bundle, not from the host)" % phrases.join_names(recorded, 30),
                 self._width,
             ):
+                yield line, MUTED
+        rebuilt = [name for name in recorded if self._hosts[name]["facts"]["evidence"].get("reconstructed")]
+        if rebuilt:
+            text = "%s (reconstructed from what others wrote down, not captured on a host)" % phrases.join_names(
+                rebuilt, 30
+            )
+            for line in _wrapped("  rebuilt    ", text, self._width):
                 yield line, MUTED
 
     def _section(self, title: str, lines: Iterator[Line]) -> Iterator[Line]:
@@ -170,14 +203,11 @@ class _Report:
 
     def _explains(self, finding: Finding) -> Iterator[Line]:
         label = "explains"
-        for symptom, seen in finding.explains.items():
-            hosts = list(dict.fromkeys(name for names in seen.values() for name in names))
-            text = " ".join(next(iter(seen)).split())
-            of = " on %s" % phrases.join_names(hosts, 3) if hosts != finding.hosts else ""
-            more = " (differs between hosts)" if len(seen) > 1 else ""
-            yield from self._labelled(
-                label, "%s%s: %s%s" % (symptom, of, textwrap.shorten(text, 160, placeholder=" …"), more)
-            )
+        for entry in finding.explained:
+            of = " on %s" % phrases.join_names(entry.hosts, 3) if entry.hosts != finding.hosts else ""
+            text = textwrap.shorten(entry.text, 160, placeholder=" …")
+            more = " (differs between hosts)" if entry.differs else ""
+            yield from self._labelled(label, "%s%s: %s%s" % (phrases.join_names(entry.symptoms), of, text, more))
             label = ""
 
     def _expired(self, finding: Finding) -> Iterator[Line]:

@@ -19,12 +19,15 @@ bundles = importlib.import_module("ansible.module_utils.gpu_host.evidence.bundle
 anonymiser = importlib.import_module("ansible.module_utils.gpu_host.evidence.anonymise")
 files = importlib.import_module("ansible.module_utils.gpu_report.files")
 detection = importlib.import_module("ansible.module_utils.gpu_server.detection")
+proxmox_host = importlib.import_module("ansible.module_utils.gpu_host.proxmox")
+not_run = importlib.import_module("ansible.module_utils.gpu_host.probe.not_run")
+run_options = importlib.import_module("ansible.module_utils.gpu_checks.run_options")
 
 _MODES = ("auto", "true", "false")
 _ARGUMENT_SPEC = {
     "gather_subset": {"type": "list", "elements": "str", "default": ["all"]},
     "bundle": {"type": "path"},
-    "proxmox": {"type": "bool", "default": False},
+    "proxmox": {"type": "str", "choices": list(_MODES), "default": "auto"},
     "probe": {"type": "str", "choices": [*_MODES, "force"], "default": "auto"},
     "probe_python": {"type": "path"},
     "probe_environment": {"type": "dict", "default": {}},
@@ -36,6 +39,8 @@ _ARGUMENT_SPEC = {
     "server_expected": {"type": "dict", "default": {}},
     "capture_dest": {"type": "path"},
     "capture_anonymous": {"type": "bool", "default": False},
+    "own_run": {"type": "bool", "default": False},
+    "run_tags": {"type": "list", "elements": "str", "default": []},
 }
 
 
@@ -44,13 +49,20 @@ class ActionModule(Facts):  # type: ignore[misc]
 
     def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         result, args = self.begin_task(tmp, task_vars, _ARGUMENT_SPEC)
+        tags = args["run_tags"] if args["own_run"] else []
+        problems = run_options.find_problems(tags, str((task_vars or {}).get("playbook_dir", "")))
+        if problems:
+            raise AnsibleActionFail(" ".join(problems))
         result.update(changed=False, ansible_facts={})
         # What the modules recorded, each as the text of a bundle. It is no part of the result: Ansible copies every
         # value of a result for every callback.
         recorded: list[str] = []
         if not self._add(result, "gpu_facts", {"gather_subset": args["gather_subset"]}, args, recorded):
             return result
-        for name, arguments in self._others(args, result["ansible_facts"]["gpu_host"]):
+        gpu_host = result["ansible_facts"]["gpu_host"]
+        if not wanted.wants_probe(gpu_host, args["probe"]):
+            gpu_host.setdefault("evidence", {})["probe_not_run"] = not_run.explain_not_run(gpu_host, args["probe"])
+        for name, arguments in self._others(args, gpu_host):
             if not self._add(result, name, arguments, args, recorded):
                 return result
         if args["capture_dest"]:
@@ -61,7 +73,8 @@ class ActionModule(Facts):  # type: ignore[misc]
     def _others(args: dict[str, Any], gpu_host: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
         """(module, its arguments) of the facts beside gpu_facts."""
         found: list[tuple[str, dict[str, Any]]] = []
-        if args["proxmox"]:
+        proxmox = proxmox_host.may_be_proxmox(gpu_host) if args["proxmox"] == "auto" else args["proxmox"] == "true"
+        if proxmox:
             found.append(("proxmox_facts", {}))
         if wanted.wants_probe(gpu_host, args["probe"]):
             when_busy = "force" if args["probe"] == "force" else "skip"
@@ -71,8 +84,10 @@ class ActionModule(Facts):  # type: ignore[misc]
                     {"when_busy": when_busy, "python": args["probe_python"], "environment": args["probe_environment"]},
                 )
             )
+        # A Proxmox host sees the servers of its containers, which are to be asked where they run.
+        of_containers = proxmox and args["server"] == "auto" and not (gpu_host.get("evidence") or {}).get("recorded")
         named = bool(args["server_unit"] or args["server_log"] or args["server_expected"])
-        seen = detection.sees_server(gpu_host, args["server"], named)
+        seen = "no" if of_containers and not named else detection.sees_server(gpu_host, args["server"], named)
         if seen != "no":
             names = ("unit", "log", "api_key", "generate", "expected")
             arguments = {name: args["server_" + name] for name in names}
@@ -85,6 +100,9 @@ class ActionModule(Facts):  # type: ignore[misc]
     ) -> bool:
         """Gather by one module into `result` and, where a bundle is written, `recorded`; whether it went well."""
         given = {key: value for key, value in arguments.items() if value is not None}
+        if name != "gpu_facts":  # a program that hangs is asked once in a run, not once by every module
+            gpu_host = result["ansible_facts"].get("gpu_host") or {}
+            given["unanswered"] = (gpu_host.get("evidence") or {}).get("unanswered") or {}
         if args["capture_dest"]:
             given["capture"] = True
         answer = self.facts_of(name, given, args["bundle"], self._vars)

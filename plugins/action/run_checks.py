@@ -19,11 +19,21 @@ def _ours(name: str) -> Any:
     return importlib.import_module("ansible.module_utils." + name)
 
 
-check_files, engine, evaluator, check_cache, subject, verdict, waivers = map(
+check_files, engine, evaluator, guest_cards, check_cache, subject, unproven, verdict, waivers = map(
     _ours,
     (
         "gpu_checks." + name
-        for name in ("check_files", "engine", "evaluator", "check_cache", "subject", "verdict", "waivers")
+        for name in (
+            "check_files",
+            "engine",
+            "evaluator",
+            "guest_cards",
+            "check_cache",
+            "subject",
+            "unproven",
+            "verdict",
+            "waivers",
+        )
     ),
 )
 digest = _ours("gpu_report.digest")
@@ -61,13 +71,27 @@ class ActionModule(Base):  # type: ignore[misc]
             host = subject.build_subject(task_vars, self._templar.template)
         except ValueError as error:
             raise AnsibleActionFail(str(error)) from error
+        if host.get("hypervisor"):
+            self._add_findings_on_cards(host, every, task_vars)
         variables = engine.make_variables(host, arguments["expected"], task_vars.get("inventory_hostname", ""))
-        templar = self._templar.copy_with_new_env(available_variables=variables)
-        results = engine.evaluate_checks(chosen, variables, evaluator.TemplarEvaluator(templar), waived)
+        results = engine.evaluate_checks(chosen, variables, self._evaluator(variables), waived)
         result.update(
             verdict.summarise_verdict(results, problems + faults), checks_dir=os.path.abspath(arguments["checks_dir"])
         )
+        result["unproven"] = unproven.list_unproven(host)
         # As text: Ansible copies every value of a result for every callback, one by one, which takes longer than all
         # the checks.
         result["report_facts"] = json.dumps(digest.digest_facts(host))
         return result
+
+    def _evaluator(self, variables: dict[str, Any]) -> Any:
+        return evaluator.TemplarEvaluator(self._templar.copy_with_new_env(available_variables=variables))
+
+    def _add_findings_on_cards(self, host: dict[str, Any], every: list[Any], task_vars: dict[str, Any]) -> None:
+        """What the same checks find on the Proxmox host about the cards of this guest."""
+        facts = task_vars["hostvars"].raw_get(host["hypervisor"]["name"]).get("ansible_facts") or {}
+        cards = guest_cards.list_cards(host["hypervisor"]["guest"], facts.get("proxmox") or {})
+        if cards and host["hypervisor"]["kind_agrees"] is not False and isinstance(facts.get("gpu_host"), dict):
+            seen = subject.make_host(facts)
+            subject.describe_place(seen, ())
+            host["hypervisor"]["card_findings"] = guest_cards.find_on_cards(every, seen, cards, self._evaluator)

@@ -32,4 +32,9 @@ options:
       - Return the evidence too, as the text of a bundle, in RV(bundle_text).
     type: bool
     default: false
+  unanswered:
+    description:
+      - Programs that hung or ran out of time before in this run, with what happened then. They are not asked again.
+    type: dict
+    default: {}
 """

@@ -35,7 +35,6 @@ from ansible.module_utils.gpu_host.evidence.interface import (
     Outcome,
     Reading,
 )
-from ansible.module_utils.gpu_host.proxmox import gather_host, select_guest
 
 Key = tuple[str, Any]  # ("read", path), ("list", path), ("run", argv), ("fetch", its name)
 Answer = Union[Reading, Listing, Outcome, Fetched]
@@ -241,7 +240,7 @@ class Place:
 
     @functools.cached_property
     def checks(self) -> list[Check]:
-        return harness.chosen_checks(self.proxmox)
+        return list(harness.loaded_checks())
 
 
 @dataclass(frozen=True)
@@ -337,7 +336,8 @@ def judge(place: Place, host: Host, memory: Memory, before: Judged | None = None
     remembering = {name: Remembering(name, reader, memory) for name, reader in READERS.items()}
     hypervisor = None
     if host.hypervisor is not None:
-        hypervisor = select_guest(memory.ask("hypervisor", gather_host, host.hypervisor), "pve1", place.vmid)
+        seen = memory.ask("hypervisor", harness.facts_of_hypervisor, host.hypervisor)
+        hypervisor = {"facts": seen, "vmid": place.vmid}
     with mock.patch.dict(gathering.SUBJECTS, remembering):
         facts = harness.facts_of_host(
             host.evidence, place.expected, place.facts, hypervisor, place.proxmox, ask=memory.ask

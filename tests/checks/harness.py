@@ -12,7 +12,7 @@ from typing import Any
 import inference_server_facts
 import p2p_facts
 import yaml
-from ansible.module_utils.gpu_checks import check_files, engine
+from ansible.module_utils.gpu_checks import check_files, engine, guest_cards, subject
 from ansible.module_utils.gpu_checks.evaluator import TemplarEvaluator
 from ansible.module_utils.gpu_host.evidence import bundle
 from ansible.module_utils.gpu_host.evidence.interface import (
@@ -31,7 +31,7 @@ from ansible.module_utils.gpu_host.evidence.interface import (
 )
 from ansible.module_utils.gpu_host.gather import gather
 from ansible.module_utils.gpu_host.probe.worker_run import was_to_run
-from ansible.module_utils.gpu_host.proxmox import gather_host, select_guest
+from ansible.module_utils.gpu_host.proxmox import gather_host, may_be_proxmox
 from ansible.parsing.dataloader import DataLoader
 from ansible.template import Templar
 
@@ -137,16 +137,18 @@ def judge(
 ) -> dict[str, dict[str, Any]]:
     """The result of every check on a host, by id.
 
-    `facts` are laid over those from the evidence (probe, server, …); `hypervisor` is what the host knows of its
-    hypervisor. With `proxmox` the host is one, and only the checks of a hypervisor are asked.
+    `facts` are laid over those from the evidence (probe, server, …); `hypervisor` are the facts of its Proxmox host and
+    its number there (hypervisor_of). With `proxmox` the inventory has it in the group proxmox_hosts.
     """
     host = facts_of_host(evidence, expected, facts, hypervisor, proxmox)
     variables = engine.make_variables(host, expected, "host")
+    return {result["id"]: result for result in engine.evaluate_checks(loaded_checks(), variables, evaluator(variables))}
+
+
+def evaluator(variables: dict[str, Any]) -> OneByOne:
     templar = shared_templar()
     templar.available_variables = variables
-    return {
-        result["id"]: result for result in engine.evaluate_checks(chosen_checks(proxmox), variables, OneByOne(templar))
-    }
+    return OneByOne(templar)
 
 
 def facts_of_host(
@@ -164,17 +166,22 @@ def facts_of_host(
         **ask("probe", probed, evidence),
         **ask("server %s" % expected.get("server"), lambda seen: served(seen, expected), evidence),
     }
-    host = merged(host, facts or {})
-    if hypervisor is not None:
-        host["hypervisor"] = hypervisor
-    if proxmox:
+    if proxmox or may_be_proxmox(host):
         host["proxmox"] = ask("proxmox", gather_host, evidence)
-    return host
+    subject.describe_place(host, ["proxmox_hosts"] if proxmox else ["gpu_hosts"])
+    if hypervisor is not None:
+        host["hypervisor"] = subject.describe_hypervisor(host, hypervisor["facts"], "pve1", hypervisor["vmid"])
+        host["hypervisor"]["card_findings"] = findings_on_cards(host["hypervisor"]["guest"], hypervisor["facts"])
+        host["inventory"]["proxmox_host"] = "pve1"
+    host["inventory"] = {"proxmox_host": "", "hypervisor_fault": "", "hypervisor_unseen": "", **host["inventory"]}
+    return merged(host, facts or {})
 
 
-def chosen_checks(proxmox: bool) -> list[check_files.Check]:
-    """The checks that a host is asked."""
-    return [check for check in loaded_checks() if not proxmox or "hypervisor" in check.tags]
+def findings_on_cards(guest: dict[str, Any] | None, hypervisor_facts: dict[str, Any]) -> list[dict[str, str]]:
+    seen = subject.make_host(hypervisor_facts)
+    subject.describe_place(seen, ["proxmox_hosts"])
+    cards = guest_cards.list_cards(guest, hypervisor_facts["proxmox"])
+    return guest_cards.find_on_cards(loaded_checks(), seen, cards, evaluator)
 
 
 class OneByOne(TemplarEvaluator):
@@ -216,16 +223,29 @@ def served(evidence: bundle.BundleEvidence, expected: dict[str, Any]) -> dict[st
 def hypervisor_of(
     settings: dict[str, Any], changes: list[dict[str, Any]] | None = None, name: str = ""
 ) -> dict[str, Any] | None:
-    """`host.hypervisor` of a base with `hypervisor: {recording, vmid}`, with changes of the hypervisor's evidence."""
+    """{facts, vmid} of the Proxmox host of a base with `hypervisor: {recording, vmid}`, with changes of its evidence."""
     place = settings.get("hypervisor")
     if place is None:
         if changes:
             raise OverlayError("%s: this base has no hypervisor to change" % name)
         return None
     evidence = base(place["recording"])
-    return select_guest(
-        gather_host(changed_evidence(evidence, changes, name) if changes else evidence), "pve1", place["vmid"]
+    facts = (
+        facts_of_hypervisor(changed_evidence(evidence, changes, name))
+        if changes
+        else healthy_hypervisor(place["recording"])
     )
+    return {"facts": facts, "vmid": place["vmid"]}
+
+
+@functools.cache
+def healthy_hypervisor(recording: str) -> dict[str, Any]:
+    return facts_of_hypervisor(base(recording))
+
+
+def facts_of_hypervisor(evidence: bundle.BundleEvidence) -> dict[str, Any]:
+    """What the facts modules give for a Proxmox host."""
+    return {"gpu_host": gather(evidence), "proxmox": gather_host(evidence)}
 
 
 @functools.cache

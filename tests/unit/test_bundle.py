@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import gzip
 import json
+import subprocess
+import sys
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -197,8 +200,65 @@ def test_a_bundle_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 
 def test_a_decompression_bomb_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bundle, "SIZE_LIMIT_BYTES", 100000)
-    with pytest.raises(bundle.BundleError, match="larger than"):
+    with pytest.raises(bundle.BundleError, match="larger than 100000 bytes when unpacked"):
         bundle.parse_bundle(gzip.compress(bytes(10_000_000)), "B")
+
+
+def packed(*parts: bytes, times: int = 1) -> bytes:
+    """gzip of the manifest and then `parts`, `times` times over, made without holding it unpacked."""
+    stream = zlib.compressobj(9, wbits=31)
+    chunks = [stream.compress(HEAD.encode() + b"\n")]
+    chunks += [stream.compress(part) for _ in range(times) for part in parts]
+    return b"".join([*chunks, stream.flush()])
+
+
+BOMBS = {
+    "larger than 64 MiB when unpacked": ((b'{"read": "/f", "status": "ok", "text": "' + b"a" * 2**20 + b'"}\n',), 80),
+    "line 2: longer than 32 MiB": ((b" " * 2**20,), 40),
+    "more than 100000 lines": ((b'{"read": "/f", "status": "absent"}\n' * 1000,), 101),
+    "more than 100000 lines ": ((b"\n" * 2**20,), 20),
+    "line 2: a record of more than 500000 values": ((b'{"list": "/d", "x": [' + b"[]," * 600_000 + b"0]}\n",), 1),
+    "line 2: a record of more than 500000 values ": ((b'{"list": "/d", "x": [' + b"0," * 600_000 + b"0]}\n",), 1),
+    "line 2: not JSON": ((b"[" * 400_000,), 1),
+    "line 2: not JSON ": ((b'{"a":' * 400_000,), 1),
+}
+REFUSE = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_AS, (500 << 20, 500 << 20))
+sys.path.insert(0, sys.argv[1])
+from gpu_host.evidence import bundle
+bundle.SIZE_LIMIT_BYTES, bundle.LINE_LIMIT_BYTES = 64 << 20, 32 << 20
+for path in sys.argv[2:]:
+    try:
+        bundle.load(path)
+        print("taken")
+    except bundle.BundleError as error:
+        print(error)
+"""
+
+
+def test_what_would_take_the_controllers_memory_is_refused_before(tmp_path: Path) -> None:
+    """In a process that may have 500 MiB: most of these would take several times as much."""
+    paths = []
+    for number, (parts, times) in enumerate(BOMBS.values()):
+        path = tmp_path / ("%d.gz" % number)
+        path.write_bytes(packed(*parts, times=times))
+        assert path.stat().st_size < 2**21
+        paths.append(str(path))
+    root = Path(__file__).resolve().parents[2] / "module_utils"
+    ran = subprocess.run(
+        [sys.executable, "-c", REFUSE, str(root), *paths], capture_output=True, text=True, check=False, timeout=120
+    )
+    assert ran.returncode == 0, ran.stderr[-2000:]
+    for said, wanted in zip(ran.stdout.splitlines(), BOMBS):
+        assert wanted.strip() in said, (said, wanted)
+
+
+def test_a_large_text_is_no_fault() -> None:
+    """16 MiB of a command's output, full of what counts as structure outside of quotes."""
+    text = '[1], {"a": 1}, \\"' * (2**20)
+    record = json.dumps({"run": ["journalctl"], "status": "ok", "rc": 0, "stdout": text})
+    assert bundle.parse_bundle((HEAD + "\n" + record).encode()).run(["journalctl"]).text == text
 
 
 GOOD = bundle.compress_bundle(

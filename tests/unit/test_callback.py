@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -123,6 +125,7 @@ def test_other_playbooks_are_left_alone(tmp_path: Path) -> None:
 
 
 def test_a_report_that_cannot_be_written_ends_the_run(callback: Any, tmp_path: Path) -> None:
+    shutil.rmtree(tmp_path / "reports")
     (tmp_path / "reports").write_text("in the way")
     callback.v2_runner_on_ok(outcome("gpu1", "run_checks", ready()))
     with pytest.raises(SystemExit):
@@ -176,3 +179,80 @@ def test_quiet_says_more_with_v(quiet: Any) -> None:
     quiet._display.verbosity = 1
     quiet.v2_runner_on_ok(outcome("gpu1", "run_checks", ready()))
     assert quiet._display.lines == ["ok: [gpu1] ready: 1 checks"]
+
+
+# A verdict is of now
+def test_a_run_that_died_after_a_look_says_so_first_and_last(callback: Any, tmp_path: Path) -> None:
+    callback._in_validation = False  # as in provision.yml, which includes its tasks
+    callback.v2_runner_on_ok(outcome("gpu1", "run_checks", ready()))
+    callback.v2_runner_on_failed(outcome("gpu1", "apt", {"msg": "Unable to fetch some archives"}))
+    callback.v2_playbook_on_stats(None)
+    lines = [line for line in callback._display.lines if line.strip()]
+    said = "THE RUN DID NOT FINISH on gpu1: the run ended at 'role : apt': Unable to fetch some archives"
+    assert lines[0] == said and said in lines[-3:]
+    assert "The host is ready." not in lines
+    assert "before     gpu1: ready: ready: 1 checks" in callback._display.text
+    host = json.loads((tmp_path / "reports/report.json").read_text())["hosts"]["gpu1"]
+    assert (host["state"], host["before"]["state"], host["results"]) == ("not_validated", "ready", [])
+
+
+def test_a_later_look_at_everything_is_the_verdict(callback: Any) -> None:
+    bad = samples.judged([samples.result("driver_loaded", "fail")])
+    callback.v2_runner_on_failed(outcome("gpu1", "run_checks", bad))
+    callback.v2_runner_on_failed(outcome("gpu1", "apt", {"msg": "rescued"}))
+    callback.v2_runner_on_ok(outcome("gpu1", "run_checks", ready()))
+    callback.v2_playbook_on_stats(None)
+    assert "The host is ready." in callback._display.lines
+
+
+def test_a_task_that_fails_for_the_verdict_leaves_it(callback: Any) -> None:
+    callback.v2_runner_on_ok(outcome("gpu1", "run_checks", ready()))
+    said = outcome("gpu1", "assert", {"msg": "came out worse"})
+    said.task.vars = {"check_report_verdict": True}
+    callback.v2_runner_on_failed(said)
+    callback.v2_playbook_on_stats(None)
+    assert "The host is ready." in callback._display.lines
+
+
+def test_a_change_after_the_last_look_is_said(callback: Any) -> None:
+    callback.v2_runner_on_ok(outcome("gpu1", "run_checks", ready()))
+    callback.v2_runner_on_ok(outcome("gpu1", "systemd", {"changed": True}))
+    callback.v2_playbook_on_stats(None)
+    assert "'role : systemd' changed something after the last look" in " ".join(callback._display.text.split())
+
+
+def test_a_host_that_was_changed_when_another_ended_the_run_has_no_verdict(callback: Any, tmp_path: Path) -> None:
+    for name in ("gpu1", "gpu2"):
+        callback.v2_runner_on_ok(outcome(name, "run_checks", ready()))
+    callback.v2_runner_on_ok(outcome("gpu2", "apt", {"changed": True}))
+    callback.v2_runner_on_failed(outcome("gpu1", "apt", {"msg": "no"}))
+    callback.v2_playbook_on_stats(None)
+    hosts = json.loads((tmp_path / "reports/report.json").read_text())["hosts"]
+    assert {host["state"] for host in hosts.values()} == {"not_validated"}
+
+
+def test_an_interrupted_run_reports_what_is_known(callback: Any, tmp_path: Path) -> None:
+    callback.v2_runner_on_start(SimpleNamespace(get_name=lambda: "gpu2"), None)
+    callback.v2_runner_on_ok(outcome("gpu1", "run_checks", ready()))
+    callback._at_exit(os.getpid() + 1)
+    assert not (tmp_path / "reports/report.json").exists(), "a worker is not the run"
+    callback._at_exit(os.getpid())
+    lines = [line for line in callback._display.lines if line.strip()]
+    assert lines[0] == lines[-1] == "THE RUN WAS INTERRUPTED: this is what was known by then."
+    report = json.loads((tmp_path / "reports/report.json").read_text())
+    assert report["run"]["complete"] is False and report["ready"] is False
+    assert {name: host["state"] for name, host in report["hosts"].items()} == {"gpu1": "ready", "gpu2": "not_validated"}
+
+
+def test_two_runs_at_a_time_write_apart_and_say_so(tmp_path: Path) -> None:
+    runs = [plugin("check_report")(display=Display()) for _ in range(2)]
+    for made in runs:
+        made._display.warning = made._display.display
+        made.get_option = lambda name: str(tmp_path / "reports")
+        made.v2_playbook_on_play_start(play("host_facts", "run_checks"))
+        made.v2_runner_on_ok(outcome("gpu1", "run_checks", ready()))
+    for made in runs:
+        made.v2_playbook_on_stats(None)
+    assert "Another run writes its reports" not in runs[0]._display.text
+    assert "Another run writes its reports to %s" % (tmp_path / "reports") in runs[1]._display.text
+    assert len(list(tmp_path.glob("reports/run-*/report.json"))) == 1 and (tmp_path / "reports/report.json").exists()

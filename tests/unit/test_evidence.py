@@ -346,3 +346,72 @@ def test_a_command_that_finished_late_but_in_time_counts() -> None:
 def test_junk_output_is_kept_as_bytes() -> None:
     outcome = LiveEvidence().run([sys.executable, "-c", "import sys; sys.stdout.buffer.write(bytes(range(256)))"])
     assert outcome.stdout == bytes(range(256))
+
+
+# A program that hangs is asked once
+def slow_program(directory: Path, name: str = "slow-tool") -> None:
+    """Answers `quick` at once and nothing else ever; what ends it politely it ignores."""
+    program = directory / name
+    program.write_text(
+        "#!/bin/sh\n[ \"$1\" = quick ] && { echo here; exit 0; }\ntrap '' TERM\nwhile :; do sleep 0.1; done\n"
+    )
+    program.chmod(0o755)
+
+
+def test_a_program_that_hung_once_is_not_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow_program(tmp_path)
+    slow_program(tmp_path, "other-tool")
+    monkeypatch.setenv("PATH", "%s:%s" % (tmp_path, os.environ["PATH"]))
+    live = LiveEvidence()
+    live.start(["slow-tool", "quick"])
+    live.start(["slow-tool", "second"], timeout=30)
+    began = time.monotonic()
+    assert live.run(["slow-tool", "first"], timeout=0.5).status == TIMEOUT
+    later = [live.run(["slow-tool", name], timeout=30) for name in ("second", "third")]
+    assert time.monotonic() - began < 5
+    assert [outcome.status for outcome in later] == [TIMEOUT, TIMEOUT]
+    assert later[0].reason.startswith("not waited for: slow-tool first: no answer within 0.5 s")
+    assert later[1].reason.startswith("not asked again: slow-tool first: no answer within 0.5 s")
+    assert live.run(["slow-tool", "quick"]).text == "here\n", "what had answered by then counts"
+    assert live.run(["other-tool", "quick"]).ok, "another program is another matter"
+    assert list(live.unanswered()) == ["slow-tool"]
+
+
+def test_what_another_module_found_out_is_believed() -> None:
+    live = LiveEvidence(unanswered={"sleep": "sleep 1: no answer within 30 s"})
+    began = time.monotonic()
+    live.start(["sleep", "9"])
+    outcome = live.run(["sleep", "9"])
+    assert (outcome.status, outcome.reason) == (TIMEOUT, "not asked again: sleep 1: no answer within 30 s")
+    assert time.monotonic() - began < 1
+
+
+@pytest.mark.parametrize(
+    ("argv", "name"),
+    [
+        (("/usr/bin/nvidia-smi", "-q"), "nvidia-smi"),
+        (("sh", "-c", "sleep 9"), "sh -c sleep 9"),
+        (("python3.11", "-c", "x"), "python3.11 -c x"),
+        (("find", "/", "-name", "x"), "find / -name x"),
+    ],
+)
+def test_what_a_hang_is_known_by(argv: tuple[str, ...], name: str) -> None:
+    assert commands.name_program(argv) == name
+
+
+def test_the_drivers_files_are_read_by_a_child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A driver that hangs keeps its lock, and with it whoever reads its files: one waits, the others are not tried."""
+    files = tmp_path / "proc/driver/nvidia/gpus/0000:01:00.0"
+    files.mkdir(parents=True)
+    (tmp_path / "proc/driver/nvidia/version").write_text("NVRM version: x\n")
+    os.mkfifo(files / "information")
+    monkeypatch.setattr(bounded_reads, "SECONDS", 0.5)
+    live = LiveEvidence(str(tmp_path))
+    live._bounded = bounded_reads.BoundedReader(0.5)
+    assert live.read("/proc/driver/nvidia/version").text == "NVRM version: x\n"
+    began = time.monotonic()
+    first = live.read("/proc/driver/nvidia/gpus/0000:01:00.0/information")
+    second = live.read("/proc/driver/nvidia/version")
+    assert (first.status, second.status) == (TIMEOUT, TIMEOUT) and time.monotonic() - began < 3
+    assert second.reason == "another read of the same driver was not answered"
+    live.abandon()

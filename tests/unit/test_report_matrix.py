@@ -151,7 +151,7 @@ def test_a_probe_that_did_not_run_proves_nothing() -> None:
     assert set(tables(facts)) == {"granted", "topology"}
     lines = matrix_text.describe_p2p(facts, 80)
     assert lines == [
-        "all 12 directed pairs OK: granted (as the driver says)",
+        "all 12 directed pairs OK: granted (as the driver says, not proven)",
         "the probe did not run: the GPUs are in use by python3 (pid 7)",
     ]
 
@@ -161,7 +161,7 @@ def test_a_uniform_table_is_a_sentence() -> None:
         "all 56 directed pairs NS: not supported (as the driver says)"
     ]
     assert matrix_text.describe_p2p(host(2, path="NV18"), 80) == [
-        "both directed pairs NV18: NVLink (as the driver says)"
+        "both directed pairs NV18: NVLink (as the driver says, not proven)"
     ]
     halved = host(2)
     halved["p2p"]["write"] = None  # only `nvidia-smi topo -p2p r` was pasted

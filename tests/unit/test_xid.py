@@ -21,7 +21,7 @@ from ansible.module_utils.gpu_host.log import xid
         (79, "RESTART_BM", xid.FATAL),
         (94, "RESTART_APP", xid.APPLICATION),
         (95, "RESET_GPU", xid.FATAL),
-        (119, "RESET_GPU", xid.FATAL),
+        (119, "RESET_GSP", xid.FATAL),
         (151, "RESTART_VM", xid.FATAL),
         (9999, "UNKNOWN", xid.APPLICATION),
     ],

@@ -2,7 +2,7 @@
 
 The kernel takes a process's memory lock for /proc/PID/cmdline and environ. A process that is stuck with that lock held
 (in the driver, on a dead file server) blocks whoever reads them, and a thread of ours that waits there would keep this
-process from ending as well.
+process from ending as well. The driver's own files below /proc/driver/nvidia take its lock, which a hung driver keeps.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ import subprocess
 import sys
 import time
 
-NEEDED = re.compile(r"/proc/(\d+)/(?:task/\d+/)?(?:cmdline|environ|maps|smaps\w*)$")
+DRIVER_FILES = "/proc/driver/nvidia"
+NEEDED = re.compile(r"/proc/(?P<pid>\d+)/(?:task/\d+/)?(?:cmdline|environ|maps|smaps\w*)$|%s/" % DRIVER_FILES)
 SECONDS = 5.0
 SHORTEST_SECONDS = 0.5
 START_SECONDS = 20.0  # a Python, on a host that is short of everything
@@ -58,9 +59,12 @@ class BoundedReader:
 
     def read(self, path: str, limit: int) -> bytes:
         """At most `limit` + 1 bytes. Raises OSError as the kernel does, ReadTimeout where it does not answer."""
-        directory = path.rpartition("/")[0]
+        directory, of_driver = path.rpartition("/")[0], DRIVER_FILES + "/" in path
+        if of_driver:  # one lock for all of them
+            directory = DRIVER_FILES
         if directory in self._unanswered:
-            raise ReadTimeout("another read of the same process was not answered")
+            whose = "driver" if of_driver else "process"
+            raise ReadTimeout("another read of the same %s was not answered" % whose)
         try:
             child = self._started()
             assert child.stdin is not None  # for mypy: it is a pipe

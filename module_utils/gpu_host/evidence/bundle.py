@@ -19,9 +19,11 @@ from __future__ import annotations
 
 import base64
 import gzip
+import itertools
 import json
+import re
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -29,7 +31,16 @@ from . import fetching, secrets
 from .interface import NOT_CAPTURED, OK, READ_LIMIT_BYTES, Entry, Evidence, Fetched, Listing, Outcome, Reading, Request
 
 FORMAT = 1
-SIZE_LIMIT_BYTES = 512 * 1024 * 1024
+# What a bundle may hold. The largest that were captured have some thousand records and 10 MiB; one command's output is
+# cut at 16 MiB, which JSON can make six times as long.
+SIZE_LIMIT_BYTES = 256 * 1024 * 1024
+LINE_LIMIT_BYTES = 112 * 1024 * 1024
+RECORD_LIMIT = 100_000  # and so many lines, blank ones too
+VALUE_LIMIT = 500_000  # in one record
+_PIECE_BYTES = 1024 * 1024
+_SEPARATORS = (b",", b"[", b"{")
+# To the end of the line where nothing closes it, so that no later quote is tried in vain.
+_QUOTED = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)', re.DOTALL)
 
 
 class BundleError(ValueError):
@@ -100,6 +111,9 @@ class RecordingEvidence(Evidence):
 
     def abandon(self) -> None:
         self._source.abandon()
+
+    def unanswered(self) -> dict[str, str]:
+        return self._source.unanswered()
 
     def answer_request(self, request: Request) -> Fetched:
         fetched = self._source.answer_request(request)
@@ -191,26 +205,27 @@ def load_bundle(path: str) -> BundleEvidence:
     """Read the bundle at `path`; BundleError with file and line for anything that is not one."""
     try:
         with open(path, "rb") as handle:
-            data = handle.read(SIZE_LIMIT_BYTES + 1)
+            return _read(iter(lambda: handle.read(_PIECE_BYTES), b""), path)
     except OSError as error:
         raise BundleError("%s: %s. Check the path in gpu_host_bundle." % (path, error.strerror)) from error
-    return parse_bundle(data, path)
 
 
 def parse_bundle(data: bytes, path: str = "bundle") -> BundleEvidence:
     """The bundle in `data`; `path` is only named in messages."""
-    if data[:2] == b"\x1f\x8b":
-        data = _decompress(data, path)
-    if len(data) > SIZE_LIMIT_BYTES:
-        raise BundleError("%s: larger than %d MiB; this is no bundle of ours." % (path, SIZE_LIMIT_BYTES >> 20))
-    if not data.strip():
+    return _read((data[start : start + _PIECE_BYTES] for start in range(0, len(data), _PIECE_BYTES)), path)
+
+
+def _read(pieces: Iterator[bytes], path: str) -> BundleEvidence:
+    """Piece by piece and line by line, so that what is too large is refused before it takes the controller's memory."""
+    numbered = enumerate(_lines(_unpacked(pieces, path), path), start=1)
+    number, first = next(numbered, (0, b""))
+    if not number:
         raise BundleError("%s: the file is empty. Copy or capture it again." % path)
-    lines = data.decode("utf-8", "replace").split("\n")
-    if not lines[0].startswith("{"):
+    if not first.startswith(b"{"):
         raise BundleError(
             "%s: not a bundle: neither gzip nor JSON. capture.yml writes one; name that file in gpu_host_bundle." % path
         )
-    manifest = _json_object(lines[0], path, 1)
+    manifest = _json_object(first, path, 1)
     if manifest.get("bundle") != FORMAT:
         raise BundleError(
             "%s line 1: not a bundle manifest of format %d (found %r). Capture it again with capture.yml."
@@ -219,7 +234,7 @@ def parse_bundle(data: bytes, path: str = "bundle") -> BundleEvidence:
     if not isinstance(manifest.get("captured_at", 0.0), (int, float)):
         raise BundleError("%s line 1: captured_at is no number of seconds: %r." % (path, manifest["captured_at"]))
     bundle = BundleEvidence(manifest, ())
-    for number, line in enumerate(lines[1:], start=2):
+    for number, line in numbered:
         if not line.strip():
             continue
         record = _json_object(line, path, number)
@@ -252,15 +267,69 @@ def join_bundles(texts: Iterable[str]) -> tuple[str, int]:
     return dump_bundle(manifest, records.all()), len(records.all())
 
 
-def _decompress(data: bytes, path: str) -> bytes:
+def _unpacked(pieces: Iterator[bytes], path: str) -> Iterator[bytes]:
+    """The pieces as they were before gzip, each of bounded size; BundleError beyond SIZE_LIMIT_BYTES in all."""
+    total = 0
+    for piece in _decompressed(pieces, path):
+        total += len(piece)
+        if total > SIZE_LIMIT_BYTES:
+            raise BundleError(
+                "%s: larger than %s when unpacked; this is no bundle of ours." % (path, _size(SIZE_LIMIT_BYTES))
+            )
+        yield piece
+
+
+def _decompressed(pieces: Iterator[bytes], path: str) -> Iterator[bytes]:
+    first = next(pieces, b"")
+    if first[:2] != b"\x1f\x8b":
+        yield first
+        yield from pieces
+        return
+    stream = zlib.decompressobj(wbits=31)
     try:
-        stream = zlib.decompressobj(wbits=31)
-        content = stream.decompress(data, SIZE_LIMIT_BYTES + 1)
-        if not stream.eof and len(content) <= SIZE_LIMIT_BYTES:
-            raise BundleError("%s: the gzip data ends early; the file is cut off. Copy or capture it again." % path)
-        return content
+        for piece in itertools.chain((first,), pieces):
+            waiting = piece
+            while waiting and not stream.eof:
+                yield stream.decompress(waiting, _PIECE_BYTES)
+                waiting = stream.unconsumed_tail
+        rest = b"" if stream.eof else stream.decompress(b"", _PIECE_BYTES)
+        while rest:
+            yield rest
+            rest = b"" if stream.eof else stream.decompress(b"", _PIECE_BYTES)
     except zlib.error as error:
         raise BundleError("%s: damaged gzip data (%s)." % (path, error)) from error
+    if not stream.eof:
+        raise BundleError("%s: the gzip data ends early; the file is cut off. Copy or capture it again." % path)
+
+
+def _lines(pieces: Iterator[bytes], path: str) -> Iterator[bytes]:
+    """The lines, the last one too; nothing where there is nothing but blanks. BundleError at one beyond
+    LINE_LIMIT_BYTES."""
+    waiting: list[bytes] = []
+    size, number, blank = 0, 1, True
+    for piece in pieces:
+        *ended, rest = piece.split(b"\n")
+        for line in ended:
+            whole = b"".join((*waiting, line)) if waiting else line
+            waiting, size, number = [], 0, number + 1
+            if number > RECORD_LIMIT:
+                raise BundleError("%s: more than %d lines; this is no bundle of ours." % (path, RECORD_LIMIT))
+            blank = blank and not whole.strip()
+            if not blank:
+                yield whole
+        waiting.append(rest)
+        size += len(rest)
+        if size > LINE_LIMIT_BYTES:
+            raise BundleError(
+                "%s line %d: longer than %s; this is no bundle of ours." % (path, number, _size(LINE_LIMIT_BYTES))
+            )
+    last = b"".join(waiting)
+    if last.strip() or not blank:
+        yield last
+
+
+def _size(limit: int) -> str:
+    return "%d MiB" % (limit >> 20) if limit >= 1 << 20 else "%d bytes" % limit
 
 
 def compress_bundle(text: str) -> bytes:
@@ -268,9 +337,18 @@ def compress_bundle(text: str) -> bytes:
     return gzip.compress(text.encode("utf-8"), mtime=0)
 
 
-def _json_object(line: str, path: str, number: int) -> dict[str, Any]:
+def _json_object(line: bytes, path: str, number: int) -> dict[str, Any]:
+    # A value takes some hundred times the memory of the comma before it. Text does not, so what stands in quotes is not
+    # counted; most lines need not be looked at for that.
+    if (
+        sum(map(line.count, _SEPARATORS)) > VALUE_LIMIT
+        and sum(map(_QUOTED.sub(b"", line).count, _SEPARATORS)) > VALUE_LIMIT
+    ):
+        raise BundleError(
+            "%s line %d: a record of more than %d values; this is no bundle of ours." % (path, number, VALUE_LIMIT)
+        )
     try:
-        value = json.loads(line)
+        value = json.loads(line.decode("utf-8", "replace"))
     except (ValueError, RecursionError) as error:
         raise BundleError("%s line %d: not JSON (%s). Is the file cut off?" % (path, number, error)) from error
     if not isinstance(value, dict):

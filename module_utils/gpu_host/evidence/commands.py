@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import resource
 import shutil
 import signal
@@ -19,6 +20,9 @@ OUTPUT_LIMIT_BYTES = 16 * 1024 * 1024
 # A child that writes more than this is stopped by the kernel (SIGXFSZ) instead of filling the disk.
 CHILD_FILE_LIMIT_BYTES = 64 * 1024 * 1024
 KILL_GRACE_SECONDS = 2.0
+SHORT_GRACE_SECONDS = 0.1  # for the commands of a program of which one has hung already
+# Programs that only carry out another one: that `sh -c A` hung says nothing about `sh -c B`.
+_CARRIERS = re.compile(r"(?:ba|da|z)?sh|env|timeout|nice|sudo|find|python[\d.]*")
 # Programs that administrators expect although an ordinary user's PATH lacks their directory.
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/usr/local/nvidia/bin"
 
@@ -72,12 +76,13 @@ class Command:
             return Outcome(argv, DENIED if status == DENIED else FAILED, reason=reason)
         return cls(argv, process, out, err, timeout)
 
-    def finish(self) -> Outcome:
+    def finish(self, patient: bool = True) -> Outcome:
+        """The outcome, when the command has ended or its time is over. Not `patient`: it has no more time from now on."""
         status, reason = OK, ""
         try:
-            self._process.wait(max(0.0, self._timeout - (time.monotonic() - self._began)))
+            self._process.wait(max(0.0, self._timeout - (time.monotonic() - self._began)) if patient else 0.0)
         except subprocess.TimeoutExpired:
-            status, reason = self._kill()
+            status, reason = self._kill(KILL_GRACE_SECONDS if patient else SHORT_GRACE_SECONDS)
         stdout, cut_out = _file_content(self._out)
         stderr, cut_err = _file_content(self._err)
         return Outcome(
@@ -91,21 +96,28 @@ class Command:
             reason=reason,
         )
 
-    def end(self) -> None:
+    def end(self, patient: bool = True) -> None:
         """Kill the child and forget its output."""
-        self._kill()
+        self._kill(KILL_GRACE_SECONDS if patient else SHORT_GRACE_SECONDS)
         self._out.close()
         self._err.close()
 
-    def _kill(self) -> tuple[str, str]:
+    def _kill(self, grace: float) -> tuple[str, str]:
         pid = self._process.pid
+        waited_in = describe_stuck(pid)  # before the signal: afterwards there is nothing to see
         with contextlib.suppress(OSError):  # gone already, or another user's by setuid
             os.killpg(pid, signal.SIGKILL)
         try:
-            self._process.wait(KILL_GRACE_SECONDS)
+            self._process.wait(grace)
         except subprocess.TimeoutExpired:
             return HUNG, "pid %d ignores SIGKILL after %g s; %s" % (pid, self._timeout, describe_stuck(pid))
-        return TIMEOUT, "no answer within %g s" % self._timeout
+        return TIMEOUT, "no answer within %g s; %s" % (self._timeout, waited_in)
+
+
+def name_program(argv: tuple[str, ...]) -> str:
+    """What to know a hang by: the program, or the whole command where the program only carries out another one."""
+    program = argv[0].rpartition("/")[2]
+    return " ".join(argv) if _CARRIERS.fullmatch(program) else program
 
 
 def _search_path() -> str:
@@ -133,8 +145,9 @@ def describe_stuck(pid: int) -> str:
     after_name = _of_process(pid, "stat").rpartition(")")[2].split()
     state = after_name[0] if after_name else "?"
     wait_channel = _of_process(pid, "wchan").strip() or "unknown"
-    stack = [line.split()[-1] for line in _of_process(pid, "stack").splitlines() if line.split()]
-    where = " <- ".join(stack[:6])
+    # Of one that can be killed the stack says nothing: it waits for a child or for a file.
+    lines = _of_process(pid, "stack").splitlines() if state == "D" else []
+    where = " <- ".join([line.split()[-1] for line in lines if line.split()][:6])
     return "state %s, waits in %s%s" % (state, wait_channel, ": " + where if where else "")
 
 

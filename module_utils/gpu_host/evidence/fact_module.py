@@ -15,7 +15,11 @@ from .noting import NotingEvidence
 
 Params = dict[str, Any]
 # Of every facts module, beside its own arguments.
-ARGUMENTS: dict[str, dict[str, Any]] = {"bundle": {"type": "path"}, "capture": {"type": "bool", "default": False}}
+ARGUMENTS: dict[str, dict[str, Any]] = {
+    "bundle": {"type": "path"},
+    "capture": {"type": "bool", "default": False},
+    "unanswered": {"type": "dict", "default": {}},
+}
 
 
 def build_result(
@@ -44,7 +48,7 @@ def build_result(
 def run_module(
     arguments: dict[str, dict[str, Any]],
     facts: Callable[[Evidence, Params], dict[str, Any]],
-    live: Callable[[Params], Evidence] = lambda _params: LiveEvidence(),
+    live: Callable[[Params], Evidence] = lambda params: LiveEvidence(unanswered=params["unanswered"]),
 ) -> None:
     """Run as a module: `facts` of the bundle if one is named, else of the `live` host.
 

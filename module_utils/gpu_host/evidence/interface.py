@@ -179,6 +179,10 @@ class Evidence:
     def abandon(self) -> None:
         """End every command that was started and whose result nobody collected."""
 
+    def unanswered(self) -> dict[str, str]:
+        """Programs that hung or ran out of time once and are therefore not asked again -> what happened then."""
+        return {}
+
     def fetch(
         self,
         method: str,

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import stat
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from . import bounded_reads, commands, fetching, secrets
 from .interface import (
     FAILED,
+    HUNG,
     OK,
     READ_LIMIT_BYTES,
     TIMEOUT,
@@ -25,17 +27,22 @@ from .interface import (
 
 
 class LiveEvidence(Evidence):
-    """The host that this process runs on. ``root`` prefixes every path (a mounted file system, a test tree)."""
+    """The host that this process runs on. ``root`` prefixes every path (a mounted file system, a test tree).
 
-    def __init__(self, root: str = "/") -> None:
+    A program that hung or ran out of its time once is not asked again: each further command would cost its whole time
+    as well. ``unanswered`` are those of which another module of the same run knows that already.
+    """
+
+    def __init__(self, root: str = "/", unanswered: Mapping[str, str] | None = None) -> None:
         self._root = root.rstrip("/")
+        self._unanswered: dict[str, str] = dict(unanswered or {})
         self._running: dict[tuple[str, ...], commands.Command | Outcome] = {}
         self._bounded = bounded_reads.BoundedReader()
 
     def read(self, path: str, limit: int = READ_LIMIT_BYTES) -> Reading:
-        process = bounded_reads.NEEDED.match(path)
-        if process:
-            return self._read_of_process(path, limit, int(process[1]))
+        bounded = bounded_reads.NEEDED.match(path)
+        if bounded:
+            return self._read_bounded(path, limit, bounded["pid"])
         try:
             # O_NONBLOCK: a FIFO or a tty in a strange place must not stop us.
             descriptor = os.open(self._root + path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -49,11 +56,12 @@ class LiveEvidence(Evidence):
             os.close(descriptor)
         return Reading(path, OK, secrets.redact_file(path, data), truncated)
 
-    def _read_of_process(self, path: str, limit: int, pid: int) -> Reading:
+    def _read_bounded(self, path: str, limit: int, pid: str | None) -> Reading:
         try:
             data = self._bounded.read(self._root + path, limit)
         except bounded_reads.ReadTimeout as error:
-            return Reading(path, TIMEOUT, reason="%s: process %d %s" % (error, pid, commands.describe_stuck(pid)))
+            whose = ": process %s %s" % (pid, commands.describe_stuck(int(pid))) if pid else ""
+            return Reading(path, TIMEOUT, reason="%s%s" % (error, whose))
         except OSError as error:
             return self._unread(path, error)
         return Reading(path, OK, secrets.redact_file(path, data[:limit]), len(data) > limit)
@@ -81,19 +89,34 @@ class LiveEvidence(Evidence):
 
     def start(self, argv: Sequence[str], timeout: float = 30.0) -> None:
         key = tuple(argv)
-        if key not in self._running:
+        if key not in self._running and commands.name_program(key) not in self._unanswered:
             self._running[key] = commands.Command.begin(key, timeout)
 
     def run(self, argv: Sequence[str], timeout: float = 30.0) -> Outcome:
         key = tuple(argv)
+        program = commands.name_program(key)
+        before = self._unanswered.get(program)
         self.start(key, timeout)
-        child = self._running.pop(key)
-        return child if isinstance(child, Outcome) else child.finish()
+        child = self._running.pop(key, None)
+        if child is None:
+            return Outcome(key, TIMEOUT, reason="not asked again: %s" % before)
+        if isinstance(child, Outcome):
+            return child
+        outcome = child.finish(patient=before is None)
+        if outcome.status not in (TIMEOUT, HUNG):
+            return outcome
+        if before is not None:
+            return replace(outcome, reason="not waited for: %s" % before)
+        self._unanswered[program] = "%s: %s" % (" ".join(key), outcome.reason)
+        return outcome
+
+    def unanswered(self) -> dict[str, str]:
+        return dict(self._unanswered)
 
     def abandon(self) -> None:
-        for child in self._running.values():
+        for key, child in self._running.items():
             if isinstance(child, commands.Command):
-                child.end()
+                child.end(patient=commands.name_program(key) not in self._unanswered)
         self._running.clear()
         self._bounded.close()
 

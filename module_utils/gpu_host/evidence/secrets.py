@@ -28,7 +28,7 @@ _SECRET_WORD = (
 _SECRET_NAME = re.compile(rb"(?i)(?:^|[-_.])" + _SECRET_WORD + rb"(?:$|[-_.])")
 # Names with a secret word that hold a number or a path, not a secret: --max-tokens 5, --tokenizer-path X.
 _HARMLESS_NAME = re.compile(
-    rb"(?i)max[-_].*tokens?$|tokens?[-_](?:limit|count|num\w*|usage|per[-_]\w+|budget)|num[-_].*tokens?|tokenizer"
+    rb"(?i)max[-_].{0,80}tokens?$|tokens?[-_](?:limit|count|num\w*|usage|per[-_]\w+|budget)|num[-_].{0,80}tokens?|tokenizer"
     rb"|[-_]tokens?[-_]?(?:size|len\w*|ratio|threshold|id|ids)$|chunked|prefill|batch|total[-_]?(?:num[-_])?tokens?$"
 )
 # Values that are no secret, whatever the name says; a bare number after a word for tokens is a count.
@@ -71,10 +71,10 @@ _TEXT_RULES = (
         re.compile(
             rb"(?P<keep>)(?P<value>(?<![A-Za-z0-9])(?:hf_[A-Za-z0-9]{16,}|sk-[A-Za-z0-9_-]{16,}|nvapi-[A-Za-z0-9_-]{16,}|glpat-[A-Za-z0-9_-]{16,}"
             rb"|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_[A-Za-z0-9_]{20,}|xox[abp]-[A-Za-z0-9-]{10,}|AKIA[A-Z0-9]{16}"
-            rb"|eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]*))"
+            rb"|eyJ[A-Za-z0-9_-]{10,600}\.[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]*))"
         ),
     ),
-    ((b"://",), re.compile(rb"(?P<keep>\b[A-Za-z][A-Za-z0-9+.-]*://[^\s/:@]*:)(?P<value>[^\s/@]+)(?=@)")),
+    ((b"://",), re.compile(rb"(?P<keep>\b[A-Za-z][A-Za-z0-9+.-]{0,30}://[^\s/:@]*:)(?P<value>[^\s/@]+)(?=@)")),
 )
 _SIGNS = tuple(dict.fromkeys(sign for signs, _rule in _TEXT_RULES for sign in signs))
 _PRIVATE_KEY = re.compile(rb"(-----BEGIN [A-Z ]*PRIVATE KEY-----).*?(-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL)

@@ -25,6 +25,14 @@ ACTIONS = {
         FATAL,
         "Stop what uses the GPU and reset it (nvidia-smi --gpu-reset -i ADDRESS); reboot if that is refused.",
     ),
+    "RESET_GSP": (
+        FATAL,
+        "The GPU's own processor (GSP) does not answer, and whatever asks the driver then hangs. Stop what uses the "
+        "GPU "
+        "and reset it (nvidia-smi --gpu-reset -i ADDRESS); reboot if that is refused or hangs. If it comes back, "
+        "install "
+        "a newer driver of the branch.",
+    ),
     "RESTART_BM": (
         FATAL,
         "Reboot the machine; if it comes back, power it off, reseat the card and its power cables, then replace it.",
@@ -49,7 +57,8 @@ ACTIONS = {
 _BY_ACTION = {
     "RESTART_APP": "8 11 13 25 31-32 39-41 60 68-72 75-77 80 82-86 88-89 94 96-105 126-135 139",
     "IGNORE": "37-38 43-44 66-67 92-93 106-107 121 137 141 152-153 157 160-161",
-    "RESET_GPU": "46 62 64 95 109-110 119-120 136 140 143 155-156 158",
+    "RESET_GPU": "46 62 64 95 109-110 136 140 143 155-156 158",
+    "RESET_GSP": "119-120",
     "RESTART_BM": "79",
     "RESTART_VM": "151",
     "WORKFLOW_48": "48",

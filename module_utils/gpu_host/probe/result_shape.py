@@ -130,7 +130,9 @@ COLLECTIVE: Shape = {
 }
 
 
-def conform(value: Any, shape: Shape, problems: list[tuple[tuple[str, ...], str]], place: tuple[str, ...] = ()) -> Any:
+def conform_result(
+    value: Any, shape: Shape, problems: list[tuple[tuple[str, ...], str]], place: tuple[str, ...] = ()
+) -> Any:
     """`value` with everything of another kind than `shape` says replaced by None; each is added to `problems` as (its
     place, what it is). None itself is of every kind."""
     if value is None:
@@ -138,16 +140,18 @@ def conform(value: Any, shape: Shape, problems: list[tuple[tuple[str, ...], str]
     if isinstance(shape, dict):
         if isinstance(value, dict):
             return {
-                key: conform(entry, shape.get(key, SCALAR), problems, (*place, str(key)))
+                key: conform_result(entry, shape.get(key, SCALAR), problems, (*place, str(key)))
                 for key, entry in value.items()
                 if key in shape or not isinstance(entry, (dict, list))
             }
     elif isinstance(shape, tuple):
         kind, inner = shape
         if kind == "each" and isinstance(value, dict):
-            return {str(key): conform(entry, inner, problems, (*place, str(key))) for key, entry in value.items()}
+            return {
+                str(key): conform_result(entry, inner, problems, (*place, str(key))) for key, entry in value.items()
+            }
         if kind == "list" and isinstance(value, list):
-            return [conform(entry, inner, problems, (*place, str(at))) for at, entry in enumerate(value)]
+            return [conform_result(entry, inner, problems, (*place, str(at))) for at, entry in enumerate(value)]
     else:
         fits, read = _scalar(value, shape)
         if fits:
@@ -172,7 +176,7 @@ def _in_words(shape: Shape) -> str:
     return "a mapping" if isinstance(shape, dict) else str(shape)
 
 
-def sentences(problems: Sequence[tuple[tuple[str, ...], str]], most: int = 6) -> list[str]:
+def describe_oddities(problems: Sequence[tuple[tuple[str, ...], str]], most: int = 6) -> list[str]:
     """One sentence for each problem, at most `most` and one that says how many more there are."""
     found = ["%s %s" % (".".join(place) or "the result", what) for place, what in problems[:most]]
     return found + (["%d more values are of another kind" % (len(problems) - most)] if len(problems) > most else [])

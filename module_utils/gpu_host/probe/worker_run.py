@@ -55,8 +55,14 @@ class ProbeEvidence(LiveEvidence):
     A bundle holds its answer like that of any other command.
     """
 
-    def __init__(self, options: dict[str, Any], limit_s: float, python: str = sys.executable) -> None:
-        super().__init__()
+    def __init__(
+        self,
+        options: dict[str, Any],
+        limit_s: float,
+        python: str = sys.executable,
+        unanswered: dict[str, str] | None = None,
+    ) -> None:
+        super().__init__(unanswered=unanswered)
         self._options, self._limit_s, self._python = options, limit_s, python
         # argv -> a function that returns what the command would print as JSON
         self.commands: dict[tuple[str, ...], Any] = {PROBE_COMMAND: self._probe}

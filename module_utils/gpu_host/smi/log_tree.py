@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from . import smi_values
 
 _UNREACHABLE = re.compile(
-    r"(?i)unable to determine the device handle for (?:gpu)?\s*(?:(?P<index>\d{1,3})(?::\s*|\s+))?(?:gpu)?\s*"
+    r"(?i)unable to determine the device handle for "
+    r"(?:gpu)?\s{0,8}(?:(?P<index>\d{1,3})(?::\s{0,8}|\s{1,8}))?(?:gpu)?\s{0,8}"
     r"(?P<address>[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])\s*:\s*(?P<reason>[^\n]{0,200})"
 )
 
