@@ -170,7 +170,7 @@ def find_sources(subject: str) -> Sources:
             later = [other for other in without.asked if other not in traced.asked]
             if later and traced.asked[key]:
                 found.instead.setdefault(key, [])
-                found.instead[key] += [other for other in later if other not in found.instead[key]]
+                found.instead[key] += [one for one in later if one not in found.instead[key]]
     asked_anyway = {key for asked in seen for key in asked}
     found.instead = {key: [one for one in others if one not in asked_anyway] for key, others in found.instead.items()}
     for host, facts, keys in denials:
@@ -181,8 +181,8 @@ def find_sources(subject: str) -> Sources:
                 found.any_of[name] = denial.smallest(name, rest)
     found.asked = asked_anyway.union(*found.instead.values())
     known = {*found.all_of, *found.any_of}
-    for name, keys in sources_in_broken_hosts(subject, found.asked, known).items():
-        found.all_of[name] |= keys
+    for name, changed_keys in sources_in_broken_hosts(subject, found.asked, known).items():
+        found.all_of[name] |= changed_keys
         everything.add(name)
     known = {*found.all_of, *found.any_of}
     found.constant = {name for name in everything - known if not any(one.startswith(name + ".") for one in known)}
@@ -195,9 +195,9 @@ def sources_in_broken_hosts(subject: str, asked: set[Key], known: set[str]) -> d
     healthy: dict[str, Gathered] = {}
     for broken in broken_hosts():
         place = (harness.BASES[broken.base].get("hypervisor") or {}).get("recording")
-        for name, changes in ((broken.base, broken.change), (place, broken.hypervisor)):
-            keys = {changed_key(change) for change in changes} & asked
-            if not keys:
+        for name, changes in ((broken.base, broken.change), (str(place), broken.hypervisor)):
+            changed_keys = {changed_key(change) for change in changes} & asked
+            if not changed_keys:
                 continue
             if name not in healthy:
                 healthy[name] = facts_by_name(READERS[subject](harness.base(name)))
@@ -205,7 +205,7 @@ def sources_in_broken_hosts(subject: str, asked: set[Key], known: set[str]) -> d
             after = facts_by_name(READERS[subject](evidence))
             for fact in changed_facts(healthy[name], after) | (set(after) - set(healthy[name])):
                 if fact not in known:
-                    found[fact] |= keys
+                    found[fact] |= changed_keys
     return found
 
 

@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[1]
 ansible.module_utils.__path__.append(str(ROOT / "module_utils"))
 sys.path.insert(0, str(ROOT / "scripts"))
 
-import fact_sources
+import fact_sources  # type: ignore[import-not-found]
 from ansible.module_utils.gpu_checks import checks as loading
 
 NOTE = "<!-- Written by `make docs` from %s. Change it there. -->\n\n"
