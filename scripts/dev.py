@@ -113,9 +113,10 @@ def set_up(python: str, testing: bool) -> Path:
     if tuple(int(part) for part in version.split(".")) < MINIMUM:
         sys.exit("Python %d.%d or newer is needed; this is %s. Name another with --python." % (*MINIMUM, version))
     environment = ROOT / ".venv" / version
-    wanted = hashlib.sha256(
-        b"\0".join((ROOT / name).read_bytes() for name in ("pyproject.toml", "constraints.txt"))
-    ).hexdigest()
+    testing = testing or (environment / "test.stamp").exists()  # what is there for the tests is not lost to `validate`
+    names = requirements(python, testing)
+    pins = (ROOT / "constraints.txt").read_text()
+    wanted = hashlib.sha256("\n".join([*names, pins]).encode()).hexdigest()
     stamp = environment / ("test.stamp" if testing else "run.stamp")
     if stamp.exists() and stamp.read_text() == wanted:
         return environment
@@ -138,12 +139,10 @@ def set_up(python: str, testing: bool) -> Path:
         "--constraint",
         "constraints.txt",
     ]
-    names = requirements(python if python == sys.executable else str(environment / "bin" / "python"), testing)
     installed = subprocess.run([*pip, *names], cwd=ROOT, check=False)
     if installed.returncode != 0:
         sys.exit("pip could not install %s; see its message above." % ", ".join(names))
-    for name in ("run.stamp", "test.stamp") if testing else ("run.stamp",):
-        (environment / name).write_text(wanted)
+    stamp.write_text(wanted)
     return environment
 
 

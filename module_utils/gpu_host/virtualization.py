@@ -1,4 +1,4 @@
-"""Where this system runs: on the metal, in a virtual machine (which, with which chipset and CPU), in an LXC or another
+"""Where this system runs: on bare metal, in a virtual machine (which, with which chipset and CPU), in an LXC or another
 container.
 
 The remedy for a fault lies on the machine that owns it, so nearly every check asks for the placement first.

@@ -7,7 +7,7 @@ from typing import Any
 
 
 def render(report: dict[str, Any]) -> bytes:
-    """The bytes of report.json: a line a part, and a line a host. (Indented throughout, a fleet's takes Python twenty
+    """The bytes of report.json: one line per part, and one line per host. (Indented throughout, a fleet's takes Python twenty
     times as long.)"""
     parts = [
         "%s: %s" % (_json(name), _lines(part) if name == "hosts" else _json(part)) for name, part in report.items()

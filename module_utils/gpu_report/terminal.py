@@ -295,7 +295,7 @@ class _Report:
         checks = self._report["totals"]["checks"]
         parts = ["%d %s" % (checks[status], word) for status, word in _STATUS_WORDS if checks[status]]
         text = "%s on %s: %s." % (
-            words.count(checks["total"], "check"),
+            words.count(checks["total"], "check result"),
             words.count(len(self._hosts), "host"),
             ", ".join(parts) or "none ran",
         )

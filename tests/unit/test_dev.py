@@ -92,6 +92,9 @@ def test_a_fleet_of_one_s_own_has_its_own_exit_status(example: Any, status: int)
 def test_a_tier_is_chosen_unless_files_are_named() -> None:
     assert dev.tier_arguments("fast", []) == ["-n", "3", "--dist", "loadgroup", "--tier", "fast"]
     assert dev.tier_arguments("fast", ["tests/vm"]) == ["tests/vm"]
-    assert dev.tier_arguments("all", ["tests/unit/test_dev.py::test_x", "-q"]) == ["tests/unit/test_dev.py::test_x", "-q"]
+    assert dev.tier_arguments("all", ["tests/unit/test_dev.py::test_x", "-q"]) == [
+        "tests/unit/test_dev.py::test_x",
+        "-q",
+    ]
     assert dev.tier_arguments("all", ["-q", "-n", "2", "--tier", "rest"]) == ["-q", "-n", "2", "--tier", "rest"]
     assert dev.tier_arguments("all", ["--durations", "5"])[-4:] == ["--tier", "all", "--durations", "5"]

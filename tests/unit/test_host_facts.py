@@ -21,7 +21,7 @@ RECORDED = {"evidence": {"recorded": True, "probe_recorded": False}, "gpus": {"c
 
 
 @pytest.mark.parametrize(
-    ("facts", "wish", "probed"),
+    ("facts", "mode", "probed"),
     [
         (BUSY, "auto", True),
         ({"gpus": {"count": 0}}, "auto", False),
@@ -34,12 +34,12 @@ RECORDED = {"evidence": {"recorded": True, "probe_recorded": False}, "gpus": {"c
         (BUSY, "false", False),
     ],
 )
-def test_when_p2p_is_proven(facts: dict[str, Any], wish: str, probed: bool) -> None:
-    assert gathering.probes(facts, wish) is probed
+def test_when_p2p_is_proven(facts: dict[str, Any], mode: str, probed: bool) -> None:
+    assert gathering.probes(facts, mode) is probed
 
 
 @pytest.mark.parametrize(
-    ("facts", "wish", "seen"),
+    ("facts", "mode", "seen"),
     [
         (BUSY, "auto", True),
         ({"gpus": {"devices": {"0000:01:00.0": {"processes": [{"name": "VLLM::Worker"}]}}}}, "auto", True),
@@ -51,8 +51,8 @@ def test_when_p2p_is_proven(facts: dict[str, Any], wish: str, probed: bool) -> N
         (BUSY, "false", False),
     ],
 )
-def test_when_the_server_is_looked_at(facts: dict[str, Any], wish: str, seen: bool) -> None:
-    assert gathering.sees_server(facts, wish) is seen
+def test_when_the_server_is_looked_at(facts: dict[str, Any], mode: str, seen: bool) -> None:
+    assert gathering.sees_server(facts, mode) is seen
 
 
 def gather(
@@ -113,7 +113,7 @@ def test_the_first_failure_ends_it(monkeypatch: pytest.MonkeyPatch, broken: str,
     assert ("gpu_host" in result["ansible_facts"]) == (broken != "gpu_facts"), "what was gathered before is kept"
 
 
-def test_a_misspelt_wish() -> None:
+def test_a_misspelt_mode() -> None:
     with pytest.raises(AnsibleActionFail, match="probe must be one of"):
         run("host_facts", {"probe": "yes please"}, {})
 

@@ -1,4 +1,4 @@
-"""The table that plain ``nvidia-smi`` prints, for bundles that hold nothing better. Three lines a GPU; MIG rows are no
+"""The table that plain ``nvidia-smi`` prints, for bundles that hold nothing better. Three lines per GPU; MIG rows are no
 GPUs."""
 
 from __future__ import annotations
