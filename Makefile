@@ -1,35 +1,39 @@
 # Thin names for scripts/dev.py, which sets up what each needs. Without make: python3 scripts/dev.py validate
 
 PYTHON ?= python3
+DEV = @$(PYTHON) scripts/dev.py
 
-.PHONY: validate test real-engine lint bench docs setup clean
+.PHONY: validate test test-all test-vm molecule real-engine lint bench docs setup clean
 
-validate:  ## validate the example fleet of inventory/ (A='-i gpu1,' for other arguments)
-	@$(PYTHON) scripts/dev.py validate $(A)
+validate:  ## show the example fleet of inventory/ (A='-i gpu1,' validates other hosts, with the exit status of the run)
+	$(DEV) validate $(A)
 
-test:  ## run the tests (T=unit for a part of tests/)
-	@$(PYTHON) scripts/dev.py test $(if $(T),$(addprefix tests/,$(T)))
+test:  ## the tests that need nothing but Python and git (T=unit for a part of tests/)
+	$(DEV) test $(addprefix tests/,$(T))
+
+test-all:  ## every test: real systemd hosts, virtual machines, browser, molecule, linters, real engine; installs what they need
+	$(DEV) test-all
 
 test-vm:  ## PCI facts on virtual machines booted for it
-	@$(PYTHON) scripts/dev.py test tests/vm
+	$(DEV) test-all tests/vm
 
 molecule:  ## the roles on real systemd hosts
-	@$(PYTHON) scripts/dev.py test tests/molecule
+	$(DEV) test-all tests/molecule/test_molecule.py
 
 real-engine:  ## the role inference_server with a real engine on the CPU (PyTorch and transformers, 1 GB, into .cache/engine)
-	@$(PYTHON) scripts/dev.py test tests/molecule/real_engine.py tests/molecule/made_environment.py
+	$(DEV) test-all tests/molecule/test_real_engine.py tests/molecule/test_real_engine_made.py
 
-lint:
-	@$(PYTHON) scripts/dev.py lint
+lint:  ## ruff, mypy, yamllint, ansible-lint
+	$(DEV) lint
 
 bench:  ## the benchmarks, as ratios
-	@$(PYTHON) scripts/dev.py bench $(A)
+	$(DEV) bench $(A)
 
 docs:  ## write docs/ anew from the checks and the modules
-	@$(PYTHON) scripts/dev.py docs
+	$(DEV) docs
 
-setup:
-	@$(PYTHON) scripts/dev.py setup
+setup:  ## make the environment in .venv/
+	$(DEV) setup
 
-clean:
+clean:  ## remove what the others made
 	rm -rf .venv .cache .test-hosts reports bundles

@@ -38,7 +38,7 @@ LATER_PLAYS = {"Validate guests whose Proxmox host took longer"}
 
 
 class CallbackModule(Default):
-    """One line a host for our tasks; the default for all others."""
+    """One line per host for our tasks; the default for all others."""
 
     CALLBACK_VERSION = 2.0
     CALLBACK_TYPE = "stdout"

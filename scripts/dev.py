@@ -1,10 +1,13 @@
 #!/usr/bin/env python3
 """Sets up what a clone needs and runs it:
 
-`python3 scripts/dev.py validate | test | lint | bench | docs | setup | packages`.
+`python3 scripts/dev.py validate | test | test-all | lint | bench | docs | setup | packages`.
 
-Everything lands in .venv/ inside the clone. `test` also installs the Debian packages of tests/packages.txt where it
-runs as root on Debian or Ubuntu (`packages` does only that); elsewhere the tests that need them are skipped by name.
+
+Everything lands in .venv/ inside the clone. `validate` without arguments shows the example fleet, and exits with 0
+where that gets the verdict that it should; with arguments it is `ansible-playbook validate.yml`. `test` runs the tests
+that need nothing else. `test-all` runs all of them, and first installs the Debian packages that they use where it runs
+as root on Debian or Ubuntu (`packages` does only that); elsewhere the tests that need them are skipped by name.
 """
 
 from __future__ import annotations
@@ -16,23 +19,36 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 MINIMUM = (3, 11)
+COMMANDS = ["setup", "validate", "test", "test-all", "lint", "bench", "docs", "packages"]
+# The verdict of the example fleet: host -> the checks that decide and fail.
+EXAMPLE = {
+    "llm-vm": {"vm_machine_q35", "chipset_supports_p2p", "p2p_granted"},
+    "llm-ct": set(),
+    "h200-x2": set(),
+    "pve1": set(),
+}
+NOT_READY = 2  # exit status of ansible-playbook where a host failed
+# Three workers on two cores: many tests wait for a process that they started.
+WORKERS = ["-n", "3", "--dist", "loadgroup"]
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("command", choices=["setup", "validate", "test", "lint", "bench", "docs", "packages"])
+    parser.add_argument("command", choices=COMMANDS)
     parser.add_argument("--python", default=sys.executable, help="the interpreter to make the environment with")
     parser.add_argument(
         "arguments", nargs=argparse.REMAINDER, help="handed on to ansible-playbook, pytest or the benchmark"
     )
     options = parser.parse_args()
     arguments = [word for word in options.arguments if word != "--"]
-    testing = options.command in ("test", "lint", "docs", "bench")
-    if options.command in ("test", "packages"):
+    testing = options.command in ("test", "test-all", "lint", "docs", "bench")
+    if options.command in ("test-all", "packages"):
         install_system_packages()
     if options.command == "packages":
         return 0
@@ -40,14 +56,58 @@ def main() -> int:
     if options.command == "setup":
         print("Ready: %s" % environment)
         return 0
+    if options.command == "validate" and not arguments:
+        return show_example(environment)
     commands = {
         "validate": ["ansible-playbook", "validate.yml", *arguments],
-        "test": ["pytest", *(arguments or ["-n", "2", "--dist", "loadgroup"])],
+        "test": ["pytest", *tier_arguments("fast", arguments)],
+        "test-all": ["pytest", *tier_arguments("all", arguments)],
         "lint": ["pytest", "-q", "tests/lint", *arguments],
         "bench": ["python", "benchmarks/run.py", *arguments],
         "docs": ["python", "scripts/generate_docs.py", *arguments],
     }
     return run_in(environment, commands[options.command])
+
+
+def tier_arguments(tier: str, arguments: list[str]) -> list[str]:
+    """The words for pytest. Who names files or folders gets those, whatever their tier."""
+    named = any((ROOT / word.split("::")[0]).exists() for word in arguments if not word.startswith("-"))
+    workers = [] if named or "-n" in arguments else WORKERS
+    chosen = [] if named or "--tier" in arguments else ["--tier", tier]
+    return [*workers, *chosen, *arguments]
+
+
+def show_example(environment: Path) -> int:
+    """Validate the fleet of inventory/. 0 exactly where it is the example and gets the verdict that it should; of a
+    fleet
+    of one's own, the exit status of the run."""
+    print("The example fleet of recorded hosts in inventory/. One of them, llm-vm, fails on purpose.", flush=True)
+    began = time.time()
+    status = run_in(environment, ["ansible-playbook", "validate.yml"])
+    path = Path(os.environ.get("GPU_HOST_REPORTS_DIR") or ROOT / "reports") / "report.json"
+    fresh = path.exists() and path.stat().st_mtime >= began - 1
+    verdict = failed_checks(json.loads(path.read_text(encoding="utf-8"))) if fresh else {}
+    if status == NOT_READY and verdict == EXAMPLE:
+        print("\nThis is the verdict that the example should get: llm-vm is not ready, the others are.")
+        return 0
+    if fresh and set(verdict) != set(EXAMPLE):
+        return status
+    print("\nThis is not the verdict that the example should get (exit status %d): llm-vm alone fails there." % status)
+    return status or 1
+
+
+def failed_checks(report: dict[str, Any]) -> dict[str, set[str]]:
+    """Host -> the checks of severity error that did not pass on it and were not skipped; all where it is not validated."""
+    return {
+        name: {
+            result["id"]
+            for result in host["results"]
+            if report["checks"][result["id"]]["severity"] == "error" and result["status"] not in ("pass", "skip")
+        }
+        if host["results"]
+        else {"not validated"}
+        for name, host in report["hosts"].items()
+    }
 
 
 def set_up(python: str, testing: bool) -> Path:
@@ -56,9 +116,10 @@ def set_up(python: str, testing: bool) -> Path:
     if tuple(int(part) for part in version.split(".")) < MINIMUM:
         sys.exit("Python %d.%d or newer is needed; this is %s. Name another with --python." % (*MINIMUM, version))
     environment = ROOT / ".venv" / version
-    wanted = hashlib.sha256(
-        b"\0".join((ROOT / name).read_bytes() for name in ("pyproject.toml", "constraints.txt"))
-    ).hexdigest()
+    testing = testing or (environment / "test.stamp").exists()  # what is there for the tests is not lost to `validate`
+    names = requirements(python, testing)
+    pins = (ROOT / "constraints.txt").read_text()
+    wanted = hashlib.sha256("\n".join([*names, pins]).encode()).hexdigest()
     stamp = environment / ("test.stamp" if testing else "run.stamp")
     if stamp.exists() and stamp.read_text() == wanted:
         return environment
@@ -81,12 +142,10 @@ def set_up(python: str, testing: bool) -> Path:
         "--constraint",
         "constraints.txt",
     ]
-    names = requirements(python if python == sys.executable else str(environment / "bin" / "python"), testing)
     installed = subprocess.run([*pip, *names], cwd=ROOT, check=False)
     if installed.returncode != 0:
         sys.exit("pip could not install %s; see its message above." % ", ".join(names))
-    for name in ("run.stamp", "test.stamp") if testing else ("run.stamp",):
-        (environment / name).write_text(wanted)
+    stamp.write_text(wanted)
     return environment
 
 

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Writes docs/checks.md, docs/facts.md and checks/check.schema.json; `--check` only says whether they are current.
+"""Writes docs/checks.md, docs/checks/SUBJECT.md, docs/facts.md and checks/check.schema.json.
 
-The first is made from checks/*.yml, the second from the docstrings of the readers, the schema from the rules.
+The pages of the checks are made from checks/*.yml, the facts from the docstrings of the readers and what they read on
+recorded hosts, the schema from the rules. `--check` only says whether they are current.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ import yaml
 
 ROOT = Path(__file__).resolve().parents[1]
 ansible.module_utils.__path__.append(str(ROOT / "module_utils"))
+sys.path.insert(0, str(ROOT / "scripts"))
 
+import fact_sources  # type: ignore[import-not-found]
 from ansible.module_utils.gpu_checks import check_files as loading
 from ansible.module_utils.gpu_checks import rules
 
@@ -24,48 +27,63 @@ NOTE = "<!-- Written by `make docs` from %s. Change it there. -->\n\n"
 
 
 def items() -> dict[str, list[dict[str, Any]]]:
-    """The checks as their files have them: file name -> items. ChecksError where one is faulty."""
+    """The checks as their files have them: subject (the file's name without .yml) -> items. ChecksError where one is
+    faulty."""
     files = {
         str(path): yaml.safe_load(path.read_text(encoding="utf-8")) for path in sorted((ROOT / "checks").glob("*.yml"))
     }
     loading.build_checks(files)
-    return {Path(path).name: loading.restore_on_keys(content) for path, content in files.items()}
+    return {Path(path).stem: loading.restore_on_keys(content) for path, content in files.items()}
 
 
-def checks_page() -> str:
-    """docs/checks.md."""
+def checks_pages() -> dict[str, str]:
+    """docs/checks.md, the index, and a page for each subject."""
     files = items()
-    every = [item for content in files.values() for item in content]
+    pages = {"docs/checks.md": _index(files)}
+    subject_of = {item["id"]: subject for subject, content in files.items() for item in content}
     explained_by: dict[str, list[str]] = {}
-    for item in every:
-        for symptom in item.get("explains", ()):
-            explained_by.setdefault(symptom, []).append(item["id"])
+    for content in files.values():
+        for item in content:
+            for symptom in item.get("explains", ()):
+                explained_by.setdefault(symptom, []).append(item["id"])
+    for subject, content in files.items():
+        parts = [NOTE % ("checks/%s.yml" % subject), "# Checks: %s\n\n[All checks](../checks.md)\n" % subject]
+        parts += [_check(item, explained_by.get(item["id"], []), subject, subject_of) for item in content]
+        pages["docs/checks/%s.md" % subject] = "".join(parts)
+    return pages
+
+
+def _index(files: dict[str, list[dict[str, Any]]]) -> str:
+    every = [item for content in files.values() for item in content]
+    tags = sorted({tag for item in every for tag in item["tags"]})
     parts = [NOTE % "checks/*.yml", "# Checks\n\n"]
     parts.append(
-        "%d checks. `error`: the host is not ready; `warning`: reported only; `info`: worth knowing. What is unknown "
-        "never passes.\n\n" % len(every)
+        "%d checks, one per line; each leads to its reason and its remedy. `error`: the host is not ready; `warning`: "
+        "reported only; `info`: worth knowing. What is unknown never passes.\n\n" % len(every)
     )
-    tags = sorted({tag for item in every for tag in item["tags"]})
     parts.append(
         "Tags, for `ansible-playbook validate.yml --tags TAG`: %s.\n\n" % ", ".join("`%s`" % tag for tag in tags)
     )
-    for name, content in files.items():
-        parts.append(
-            "- [%s](#%s): %s\n"
-            % (name, _anchor(name), ", ".join("[%s](#%s)" % (item["id"], item["id"]) for item in content))
-        )
-    for name, content in files.items():
-        parts.append("\n## %s\n" % name)
-        parts += [_check(item, explained_by.get(item["id"], [])) for item in content]
+    parts.append("Subjects: %s.\n" % ", ".join("[%s](#%s)" % (subject, subject) for subject in files))
+    for subject, content in files.items():
+        parts.append("\n## %s\n\n| check | holds when it passes | severity | tags |\n|---|---|---|---|\n" % subject)
+        parts += [_row(item, subject) for item in content]
     return "".join(parts)
 
 
-def _anchor(heading: str) -> str:
-    return heading.lower().replace(".", "").replace(" ", "-")
+def _row(item: dict[str, Any], subject: str) -> str:
+    # The anchor is for links of reports that were written while all checks stood on this page.
+    link = '<a id="%s"></a>[%s](checks/%s.md#%s)' % (item["id"], item["id"], subject, item["id"])
+    title = _line(item["title"]).replace("|", "\\|")
+    return "| %s | %s | %s | %s |\n" % (link, title, item["severity"], ", ".join(item["tags"]))
 
 
-def _check(item: dict[str, Any], causes: list[str]) -> str:
-    head = "\n### %s\n\n**%s.** `%s` · %s\n\n" % (item["id"], item["title"], item["severity"], ", ".join(item["tags"]))
+def _check(item: dict[str, Any], causes: list[str], subject: str, subject_of: dict[str, str]) -> str:
+    def link(name: str) -> str:
+        page = "" if subject_of[name] == subject else "%s.md" % subject_of[name]
+        return "[%s](%s#%s)" % (name, page, name)
+
+    head = "\n## %s\n\n**%s.** `%s` · %s\n\n" % (item["id"], item["title"], item["severity"], ", ".join(item["tags"]))
     lines = [head, item["why"].strip() + "\n\n"]
     when = item.get("when")
     if when is not None:
@@ -76,7 +94,7 @@ def _check(item: dict[str, Any], causes: list[str]) -> str:
         lines.append("Unknown without %s.\n\n" % ", ".join("`%s`" % need for need in item["needs"]))
     for label, names in (("Explained by", causes), ("Explains", item.get("explains", []))):
         if names:
-            lines.append("%s %s.\n\n" % (label, ", ".join("[%s](#%s)" % (name, name) for name in names)))
+            lines.append("%s %s.\n\n" % (label, ", ".join(link(name) for name in names)))
     lines.append("What to do:\n\n")
     lines += [_remedy(remedy) for remedy in item["remedy"]]
     return "".join(lines)
@@ -150,12 +168,21 @@ def facts_page() -> str:
     parts = [NOTE % "the docstrings of module_utils/gpu_host", "# Facts\n\n"]
     parts.append(
         "`ansible_facts.gpu_host` of the `gpu_facts` module, `host` in a check. Null is unknown, and `errors` says "
-        "why; `n/a` is what a tool "
-        "calls not applicable. GPUs are keyed by PCI address.\n\n"
+        "why; `n/a` is what a tool calls not applicable. GPUs are keyed by PCI address.\n\n"
+        "The tables say what each fact is read from. They are found by running the readers on recorded hosts and "
+        "denying them one thing after the other (`scripts/fact_sources.py`). A fact is null where one of its sources "
+        "cannot be had, or says so in another way; of sources with *or* between them, one is enough. Words in capital "
+        "letters stand for what differs between hosts: `ADDRESS` of a PCI device, `PID`, `VMID`, `KERNEL` (a release), "
+        "`GROUP` (IOMMU), `N` (a number), `LOG` (of the server), `FILE`, `VERSION`, `PORT`.\n\n"
     )
     for subject, path, function in FACTS:
         texts = [_docstring(*place) for place in ((path, function), *BESIDE.get(subject, ()))]
         parts.append("## host.%s\n\n%s\n\n" % (subject, "\n\n".join(texts)))
+        name = subject.split(" ")[0]
+        if name in fact_sources.READERS:
+            parts.append(_sources_table(fact_sources.find_sources(name)))
+        elif name == "joined":
+            parts.append(_joined_table())
     for path in MODULES_SHOWN:
         if (ROOT / "module_utils" / path).exists():
             parts.append("## %s\n\n%s\n\n" % (Path(path).name, _docstring(path, None)))
@@ -165,6 +192,44 @@ def facts_page() -> str:
     return "".join(parts)
 
 
+def _sources_table(found: fact_sources.Sources) -> str:
+    rows = []
+    for names, needed, one_of in fact_sources.group_facts(found):
+        parts = [_source(key) for key in needed]
+        parts += [" or ".join(_source(key) for key in one_of)] if one_of else []
+        rows.append((names, ", ".join(parts)))
+    if found.constant:
+        rows.append(
+            (sorted(found.constant), "the same on every recorded host; follows from what the others are read from")
+        )
+    text = _table(rows)
+    for key, others in found.instead.items():
+        if others:
+            text += "Where %s gives nothing, %s asked instead.\n\n" % (
+                _source(key),
+                "%s %s" % (", ".join(_source(other) for other in others), "is" if len(others) == 1 else "are"),
+            )
+    return text
+
+
+def _joined_table() -> str:
+    grouped: dict[tuple[str, ...], list[str]] = {}
+    for name, sources in sorted(fact_sources.find_sources_of_joined().items()):
+        grouped.setdefault(tuple(sorted(sources)), []).append(name)
+    return _table([(names, ", ".join("`%s`" % source for source in sources)) for sources, names in grouped.items()])
+
+
+def _table(rows: list[tuple[list[str], str]]) -> str:
+    lines = ["| %s | %s |\n" % (", ".join("`%s`" % name for name in names), sources) for names, sources in rows]
+    return "| facts | read from |\n|---|---|\n%s\n" % "".join(lines)
+
+
+def _source(key: fact_sources.Key) -> str:
+    kind, name = key
+    text = "`%s`" % name.replace("|", "\\|")
+    return "the directory " + text if kind == "list" else text
+
+
 def _docstring(path: str, function: str | None) -> str:
     tree: Any = ast.parse((ROOT / "module_utils" / path).read_text(encoding="utf-8"))
     if function:
@@ -172,23 +237,31 @@ def _docstring(path: str, function: str | None) -> str:
     return (ast.get_docstring(tree) or "").replace("``", "`")
 
 
-PAGES = {"docs/checks.md": checks_page, "docs/facts.md": facts_page, "checks/check.schema.json": rules.render_schema}
+def pages() -> dict[str, str]:
+    """Path below the repository -> the text of the page."""
+    return {**checks_pages(), "docs/facts.md": facts_page(), "checks/check.schema.json": rules.render_schema()}
 
 
 def main(arguments: list[str]) -> int:
-    stale = []
-    for name, page in PAGES.items():
-        path = ROOT / name
-        text = page()
-        if path.exists() and path.read_text(encoding="utf-8") == text:
-            continue
-        stale.append(name)
-        if "--check" not in arguments:
-            path.write_text(text, encoding="utf-8")
-            print("wrote", name)
-    if stale and "--check" in arguments:
-        print("out of date, run `make docs`:", ", ".join(stale))
-        return 1
+    made = pages()
+    there = {str(path.relative_to(ROOT)) for path in (ROOT / "docs" / "checks").glob("*.md")}
+    stale = [
+        name
+        for name, text in made.items()
+        if not (ROOT / name).exists() or (ROOT / name).read_text(encoding="utf-8") != text
+    ]
+    left_over = sorted(there - set(made))  # of a subject that is no more
+    if "--check" in arguments:
+        if stale or left_over:
+            print("out of date, run `make docs`:", ", ".join(stale + left_over))
+        return 1 if stale or left_over else 0
+    for name in stale:
+        (ROOT / name).parent.mkdir(exist_ok=True)
+        (ROOT / name).write_text(made[name], encoding="utf-8")
+        print("wrote", name)
+    for name in left_over:
+        (ROOT / name).unlink()
+        print("removed", name)
     return 0
 
 

@@ -1,6 +1,6 @@
 """What holds for all tests.
 
-module_utils under the name that Ansible gives it, names of cases, no skips where none may be.
+module_utils under the name that Ansible gives it, two tiers, names of cases, no skips where none may be.
 """
 
 from __future__ import annotations
@@ -22,6 +22,32 @@ sys.path.insert(0, str(ROOT / "library"))
 
 
 LONGEST_ID = 100
+# What `make test` runs: it needs nothing but Python and git, and changes nothing of the machine.
+FAST_FOLDERS = ("unit", "checks", "e2e", "samples")
+SLOW_MARKS = {"hosts", "vm", "browser", "engine", "gpu"}
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--tier",
+        choices=["fast", "rest", "all"],
+        default="all",
+        help="fast: `make test`; rest: what `make test-all` adds",
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    tier = config.getoption("--tier")
+    if tier == "all":
+        return
+    left_out = [item for item in items if is_fast(item) != (tier == "fast")]
+    items[:] = [item for item in items if is_fast(item) == (tier == "fast")]
+    config.hook.pytest_deselected(items=left_out)
+
+
+def is_fast(item: pytest.Item) -> bool:
+    folder = item.path.relative_to(ROOT / "tests").parts[0] if item.path.is_relative_to(ROOT / "tests") else ""
+    return folder in FAST_FOLDERS and not SLOW_MARKS & {mark.name for mark in item.iter_markers()}
 
 
 def pytest_make_parametrize_id(config: pytest.Config, val: object, argname: str) -> str | None:

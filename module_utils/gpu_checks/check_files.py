@@ -131,7 +131,9 @@ def _check(item: dict[str, Any], path: str) -> Check:
         found=item["found"],
         remedy=tuple(dict(remedy) for remedy in item["remedy"]),
         explains=tuple(str(name) for name in item.get("explains", ())),
-        docs=str(item.get("docs") or "docs/checks.md#%s" % item["id"]),
+        docs=str(
+            item.get("docs") or "docs/checks/%s.md#%s" % (os.path.splitext(os.path.basename(path))[0], item["id"])
+        ),
         file=os.path.basename(path),
     )
 

@@ -8,7 +8,9 @@ from typing import Any, Protocol
 from ansible.errors import AnsibleError, AnsibleUndefinedVariable
 from ansible.template import is_trusted_as_template, trust_as_template
 
-_TOGETHER = 24  # conditions asked in one expression: one without a value costs the others of its group their haste
+_TOGETHER = (
+    24  # conditions asked in one expression: one without a value makes its whole group fall back to asking one by one
+)
 
 
 class EvaluationError(Exception):

@@ -24,7 +24,7 @@ _DEV_KEY = re.compile(r"dev([0-9]+)$")
 
 
 class PlanError(ValueError):
-    """The wish cannot be carried out; the message says why and what to do."""
+    """What was asked for cannot be done; the message says why and what to do."""
 
 
 @dataclass

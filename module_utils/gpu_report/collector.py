@@ -20,7 +20,7 @@ READY, NOT_READY, NOT_VALIDATED = "ready", "not_ready", "not_validated"
 
 
 class Collector:
-    """Fed by the callback while a run goes on; holds one small record a host."""
+    """Fed by the callback while a run goes on; holds one small record per host."""
 
     def __init__(self, definitions: Callable[[str], dict[str, dict[str, Any]]] = check_cache.load_definitions) -> None:
         """`definitions` gives what the checks of a directory say of themselves:

@@ -7,7 +7,7 @@ from typing import Any
 
 
 def render_json(report: dict[str, Any]) -> bytes:
-    """The bytes of report.json: a line a part, and a line a host.
+    """The bytes of report.json: one line per part, and one line per host.
 
     (Indented throughout, a fleet's takes Python twenty times as long.)
     """

@@ -335,7 +335,7 @@ class _Report:
         checks = self._report["totals"]["checks"]
         parts = ["%d %s" % (checks[status], word) for status, word in _STATUS_WORDS if checks[status]]
         text = "%s on %s: %s." % (
-            phrases.format_count(checks["total"], "check"),
+            phrases.format_count(checks["total"], "check result"),
             phrases.format_count(len(self._hosts), "host"),
             ", ".join(parts) or "none ran",
         )

@@ -1,7 +1,7 @@
 """Gathers every kind of facts that a host has, by the modules of those facts. library/host_facts.py documents it.
 
-One task in the place of one a kind: for each task Ansible starts a process a host, copies what is known of the host,
-and waits for the slowest.
+One task in the place of one per kind: for each task Ansible starts a process per host, copies what is known of the
+host, and waits for the slowest.
 """
 
 from __future__ import annotations

@@ -409,8 +409,8 @@ def changed_host(broken: harness.Overlay, changes: Iterable[tuple[str, dict[str,
     other = [change for side, change in changes if side != "host"]
     name = broken.path.name
     return Host(
-        harness.changed_evidence(host.evidence, own, name) if own else host.evidence,
-        harness.changed_evidence(host.side("hypervisor"), other, name) if other else host.hypervisor,
+        harness.evidence_with(host.evidence, own, name) if own else host.evidence,
+        harness.evidence_with(host.side("hypervisor"), other, name) if other else host.hypervisor,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import fnmatch
 import functools
 from collections.abc import Callable, Sequence
@@ -231,7 +232,7 @@ def hypervisor_of(
         return None
     evidence = base(place["recording"])
     facts = (
-        facts_of_hypervisor(changed_evidence(evidence, changes, name))
+        facts_of_hypervisor(evidence_with(evidence, changes, name))
         if changes
         else healthy_hypervisor(place["recording"])
     )
@@ -277,12 +278,26 @@ def judge_overlay(broken: Overlay) -> dict[str, dict[str, Any]]:
 
 def changed(broken: Overlay) -> bundle.BundleEvidence:
     """The base with the overlay's changes made. OverlayError where a change changes nothing."""
-    return changed_evidence(base(broken.base), broken.change, broken.path.name)
+    return evidence_with(base(broken.base), broken.change, broken.path.name)
 
 
-def changed_evidence(
-    original: bundle.BundleEvidence, changes: list[dict[str, Any]], name: str
-) -> bundle.BundleEvidence:
+def unrecorded_files(broken: Overlay) -> list[str]:
+    """A sentence for each file of the overlay of which its base has no record: perhaps its path is misspelt."""
+    known = base(broken.base).paths()
+    changed_files = [change["read"] for change in broken.change if "*" not in str(change.get("read", "*"))]
+    return [
+        "%s: %s has no record of %s%s" % (broken.path.name, broken.base, path, near_name(path, known))
+        for path in changed_files
+        if path not in known
+    ]
+
+
+def near_name(name: str, known: Sequence[str]) -> str:
+    near = difflib.get_close_matches(name, known, 1)
+    return "; the nearest that it has is %s" % near[0] if near else ""
+
+
+def evidence_with(original: bundle.BundleEvidence, changes: list[dict[str, Any]], name: str) -> bundle.BundleEvidence:
     """`original` with the changes of a fixture made; OverlayError names the fixture."""
     evidence = original.copy()
     for change in changes:
@@ -302,9 +317,11 @@ def _change_files(evidence: bundle.BundleEvidence, change: dict[str, Any]) -> No
     pattern = change.pop("read")
     paths = [path for path in evidence.paths() if fnmatch.fnmatchcase(path, pattern)] if "*" in pattern else [pattern]
     if not paths:
-        raise OverlayError("no file of the base matches %s" % pattern)
+        raise OverlayError("no file of the base matches %s%s" % (pattern, near_name(pattern, evidence.paths())))
     for path in paths:
         old = evidence.read(path)
+        if old.status == NOT_CAPTURED and set(change) & {"replace", "append", "bytes"}:
+            raise OverlayError("the base has no record of %s%s" % (path, near_name(path, evidence.paths())))
         new = _changed_file(old, dict(change))
         if new == old:
             raise OverlayError("%s: the change changes nothing" % path)

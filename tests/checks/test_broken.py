@@ -41,6 +41,9 @@ def test_the_fixture_fails_its_check_and_no_other(path: Path) -> None:
     assert broken.check in CHECKS, "%s names no check" % path.name
     results = harness.judge_overlay(broken)
     result = results[broken.check]
+    unrecorded = harness.unrecorded_files(broken)
+    if result["status"] != broken.status and unrecorded:
+        raise harness.OverlayError("%s; the check is %s" % ("; ".join(unrecorded), result["status"]))
     assert result["status"] == broken.status, {
         key: result[key] for key in ("status", "found", "reason", "failed_condition")
     }

@@ -5,6 +5,9 @@ An overlay that changes nothing, or names what is not there, is an error and nev
 
 from __future__ import annotations
 
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -102,3 +105,39 @@ def test_an_unknown_key_is_an_error(tmp_path: Path) -> None:
 def test_a_change_leaves_the_base_as_it_was(change: Any) -> None:
     change({"read": "/proc/version", "text": "other"})
     assert harness.base("x").read("/proc/version").text == "Linux 6.8\n"
+
+
+WRONG_PATH = "/sys/module/nvidia_uvm/parameters/uvm_disable_hmmm"
+
+
+@pytest.mark.parametrize("change", [{"text": "N\n"}, {"replace": {"Y": "N"}}], ids=["text", "replace"])
+def test_a_wrong_path_is_answered_with_the_message_alone(tmp_path: Path, change: dict[str, Any]) -> None:
+    """What pytest prints of a fixture with a misspelt path: which path was meant, and no traceback."""
+    copy = tmp_path / "checks"
+    shutil.copytree(
+        harness.BROKEN.parent, copy, ignore=lambda folder, names: [n for n in names if folder.endswith("broken")]
+    )
+    fixture = {"base": "bare-metal", "change": [{"read": WRONG_PATH, **change}]}
+    (copy / "broken" / "uvm_hmm_disabled.yml").write_text(yaml.safe_dump(fixture))
+    harness_text = (
+        (copy / "harness.py").read_text().replace("Path(__file__).resolve().parents[2]", "Path(%r)" % str(harness.ROOT))
+    )
+    (copy / "harness.py").write_text(harness_text)
+    words = ["-q", "-p", "no:cacheprovider", "-c", str(harness.ROOT / "pyproject.toml"), "--rootdir", str(tmp_path)]
+    case = "%s/test_broken.py::test_the_fixture_fails_its_check_and_no_other" % copy
+    start = "import sys, ansible.module_utils as m; m.__path__.append(%r); sys.path.insert(0, %r); import pytest; " % (
+        str(harness.ROOT / "module_utils"),
+        str(harness.ROOT / "library"),
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", start + "sys.exit(pytest.main(%r))" % [*words, case]],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1, done.stdout + done.stderr
+    told = done.stdout.split("FAILURES")[1].split("short test summary")[0]
+    assert "uvm_hmm_disabled.yml: " in told and WRONG_PATH in told
+    assert "the nearest that it has is /sys/module/nvidia_uvm/parameters/uvm_disable_hmm" in told
+    assert len([line for line in told.splitlines() if line.strip("=_ ")]) <= 3, told

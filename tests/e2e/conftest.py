@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -17,6 +18,9 @@ import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 HOSTS = ROOT / "tests" / "fixtures" / "hosts"
+# This machine as a live host, with the Python that runs the tests. Pipelining: no file that an ordinary user could not
+# read.
+LOCAL = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable, "ansible_pipelining": True}
 
 
 @dataclass
@@ -38,6 +42,14 @@ class Finished:
 
     def results(self, host: str) -> list[dict[str, Any]]:
         return [event["event_data"]["res"]["checks"] for event in self.events if _is_verdict(event, host)][-1]
+
+    def messages(self) -> dict[str, str]:
+        """Host -> what its last failed task said."""
+        return {
+            event["event_data"]["host"]: event["event_data"]["res"]["msg"]
+            for event in self.events
+            if event["event"] == "runner_on_failed"
+        }
 
     def failed_hosts(self) -> set[str]:
         return {event["event_data"]["host"] for event in self.events if event["event"] == "runner_on_failed"}
@@ -63,12 +75,22 @@ def blocked_reports() -> bool:
 
 
 @pytest.fixture
-def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Play:
-    """`play("validate.yml", inventory, "--check", name=value)`.
+def play(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Play]:
+    """`play("validate.yml", inventory, "--check", name=value)`. An inventory is a path, a host list, or a dictionary of
+    YAML."""
+    with pytest.MonkeyPatch.context() as patch:
+        yield player(tmp_path, patch, "blocked_reports" in request.fixturenames)
 
-    An inventory is a path, a host list, or a dictionary of YAML.
-    """
-    monkeypatch.setenv("PATH", "%s:%s" % (Path(sys.executable).parent, os.environ["PATH"]))
+
+@pytest.fixture(scope="module")
+def play_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Play]:
+    """`play` for a fixture whose run several tests of a file look at."""
+    with pytest.MonkeyPatch.context() as patch:
+        yield player(tmp_path_factory.mktemp("once"), patch)
+
+
+def player(tmp_path: Path, patch: pytest.MonkeyPatch, blocked: bool = False) -> Play:
+    patch.setenv("PATH", "%s:%s" % (Path(sys.executable).parent, os.environ["PATH"]))
     count = 0
 
     def run(playbook: str, inventory: Any = None, arguments: str = "", **variables: Any) -> Finished:
@@ -81,7 +103,7 @@ def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixtur
             path.write_text(yaml.safe_dump(inventory))
             inventory = path
         reports = private / "reports"
-        if "blocked_reports" in request.fixturenames:
+        if blocked:
             reports.write_text("in the way")
         settings = {
             "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"),
@@ -151,11 +173,7 @@ def command(tmp_path: Path) -> Any:
 
 @pytest.fixture
 def local() -> dict[str, Any]:
-    """This machine as a live host, with the Python that runs the tests.
-
-    Pipelining: no file that an ordinary user could not read.
-    """
-    return {"ansible_connection": "local", "ansible_python_interpreter": sys.executable, "ansible_pipelining": True}
+    return dict(LOCAL)
 
 
 @pytest.fixture

@@ -6,8 +6,6 @@ import gzip
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 ROOT = Path(__file__).resolve().parents[2]
 HEALTHY = ROOT / "tests" / "fixtures" / "hosts" / "lxc-story.jsonl.gz"
 
@@ -62,23 +60,26 @@ def test_a_broken_bundle_is_named_with_file_and_line(play: Any, tmp_path: Path) 
     run = play("validate.yml", {"all": {"hosts": hosts}})
     assert run.rc == 2 and "Traceback" not in run.text
     assert run.failed_hosts() == set(hosts) - {"here"}
-    messages = {
-        event["event_data"]["host"]: event["event_data"]["res"]["msg"]
-        for event in run.events
-        if event["event"] == "runner_on_failed"
-    }
+    messages = run.messages()
     for name, (_data, says) in broken_bundles().items():
         assert "%s.jsonl.gz" % name in messages[name] and messages[name].count(says) == 1, messages[name]
     assert "/no/such/bundle.jsonl.gz" in messages["missing"] and "gpu_host_bundle" in messages["missing"]
     assert run.statuses("here")["p2p_granted"] == "pass"
 
 
-@pytest.mark.parametrize("content", ["- {}\n", "- id: x\n  titel: y\n", "}{", ""])
-def test_a_broken_check_is_named_with_file_and_line(play: Any, tmp_path: Path, content: str) -> None:
-    (tmp_path / "checks").mkdir()
-    (tmp_path / "checks" / "mine.yml").write_text(content)
-    run = play("validate.yml", arguments="--limit llm-ct", host_validation_checks_dir=str(tmp_path / "checks"))
-    assert run.rc != 0 and "mine.yml" in run.text and "Traceback" not in run.text
+def test_a_broken_check_is_named_with_file_and_line(play: Any, tmp_path: Path) -> None:
+    """Each host has a folder of checks of its own, and each is broken in another way."""
+    hosts = {}
+    for number, content in enumerate(["- {}\n", "- id: x\n  titel: y\n", "}{", ""]):
+        folder = tmp_path / ("checks%d" % number)
+        folder.mkdir()
+        (folder / "mine.yml").write_text(content)
+        hosts["host%d" % number] = {"gpu_host_bundle": str(HEALTHY), "host_validation_checks_dir": str(folder)}
+    run = play("validate.yml", {"all": {"hosts": hosts}})
+    assert run.rc != 0 and "Traceback" not in run.text
+    assert run.failed_hosts() == set(hosts)
+    for number, host in enumerate(hosts):
+        assert "checks%d/mine.yml" % number in run.messages()[host], run.messages()[host]
 
 
 def test_a_report_that_cannot_be_written_fails_the_run(play: Any, blocked_reports: None) -> None:

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import importlib.util
 import xml.etree.ElementTree as ET
 from typing import Any
 
 import pytest
 
+from .conftest import HOSTS, ROOT
+
 ROOT_CAUSE = "vm_machine_q35"
 
 
-@pytest.fixture
-def fleet(play: Any) -> Any:
-    return play("validate.yml")
+together = pytest.mark.xdist_group("fleet")
 
 
+@pytest.fixture(scope="module")
+def fleet(play_once: Any) -> Any:
+    return play_once("validate.yml")
+
+
+@together
 def test_the_example_fleet(fleet: Any) -> None:
     assert (fleet.rc, fleet.status) == (2, "failed")
     assert fleet.failed_hosts() == {"llm-vm"}
@@ -35,6 +42,13 @@ def test_the_example_fleet(fleet: Any) -> None:
         assert wrong == set(), (host, wrong)
         assert "pass" in statuses.values()
     assert fleet.statuses("h200-x2")["p2p_granted"] == fleet.statuses("llm-ct")["p2p_granted"] == "pass"
+
+    # What `make validate` compares with.
+    specification = importlib.util.spec_from_file_location("dev", ROOT / "scripts" / "dev.py")
+    assert specification and specification.loader
+    dev = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(dev)
+    assert dev.failed_checks(fleet.report) == dev.EXAMPLE
 
     # The reports say the same.
     hosts = fleet.report["hosts"]
@@ -72,18 +86,13 @@ def test_the_terminal_names_the_cause_what_follows_and_what_to_do(command: Any) 
     )
 
 
-def test_a_healthy_part_of_the_fleet_is_ready(play: Any) -> None:
-    run = play("validate.yml", arguments="--limit llm-ct,h200-x2")
-    assert (run.rc, run.status) == (0, "successful")
-    assert set(run.report["hosts"]) == {"llm-ct", "h200-x2"}
-
-
 def test_a_limit_that_names_nothing_is_a_failure(play: Any) -> None:
     run = play("validate.yml", arguments="--limit no-such-host")
     assert run.rc != 0
     assert run.report == {} or run.report["hosts"] == {}
 
 
+@together
 def test_check_mode_says_the_same_and_changes_nothing(play: Any, fleet: Any) -> None:
     run = play("validate.yml", arguments="--check")
     assert run.rc == fleet.rc
@@ -98,24 +107,33 @@ def test_tags_choose_checks(play: Any) -> None:
     assert all("p2p" in check["tags"] for check in chosen)
 
 
-def test_a_waiver_lets_a_host_pass_until_its_day(play: Any) -> None:
-    waivers = [
-        {"check": name, "reason": "moved to Q35 next week", "expires": "2999-12-31"}
+def waivers(expires: str) -> list[dict[str, str]]:
+    return [
+        {"check": name, "reason": "moved to Q35 next week", "expires": expires}
         for name in (ROOT_CAUSE, "chipset_supports_p2p", "p2p_granted")
     ]
-    run = play("validate.yml", arguments="--limit llm-vm,pve1", gpu_host_waivers=waivers)
-    assert run.rc == 0 and run.statuses("llm-vm")["p2p_granted"] == "waived"
+
+
+def test_a_healthy_part_is_ready_and_a_waiver_lets_a_host_pass(play: Any) -> None:
+    run = play("validate.yml", gpu_host_waivers=waivers("2999-12-31"))
+    assert (run.rc, run.status) == (0, "successful") and run.statuses("llm-vm")["p2p_granted"] == "waived"
+    assert set(run.report["hosts"]) == {"llm-vm", "pve1", "llm-ct", "h200-x2"} and run.failed_hosts() == set()
     assert "moved to Q35 next week" in run.text and "2999-12-31" in run.text
-    expired = [{**waiver, "expires": "2020-01-01"} for waiver in waivers]
-    run = play("validate.yml", arguments="--limit llm-vm,pve1", gpu_host_waivers=expired)
-    assert run.rc == 2 and run.statuses("llm-vm")["p2p_granted"] == "fail"
 
 
-def test_what_is_expected_decides(play: Any) -> None:
-    run = play("validate.yml", arguments="--limit llm-ct", gpu_host_expected_here={"gpus": {"count": 4}})
-    assert run.rc == 2 and run.statuses("llm-ct")["gpu_count_expected"] == "fail"
-
-
-def test_a_misspelt_expectation_is_refused(play: Any) -> None:
-    run = play("validate.yml", arguments="--limit llm-ct", gpu_host_expected_here={"gpus": {"cout": 8}})
-    assert run.rc != 0 and "cout" in run.text and "Traceback" not in run.text
+def test_what_the_inventory_says_of_a_host_decides(play: Any) -> None:
+    """One host after its waiver's day, one with other expectations, one whose expectation is misspelt, one with none."""
+    vm, ct = ({"gpu_host_bundle": str(HOSTS / (name + ".jsonl.gz"))} for name in ("kvm-story", "serving"))
+    hosts = {
+        "expired": {**vm, "gpu_host_waivers": waivers("2020-01-01")},
+        "counted": {**ct, "gpu_host_expected_here": {"gpus": {"count": 4}}},
+        "misspelt": {**ct, "gpu_host_expected_here": {"gpus": {"cout": 8}}},
+        "healthy": {**ct, "gpu_host_expected_here": {"gpus": {"count": 8}}},
+    }
+    run = play("validate.yml", {"all": {"hosts": hosts}})
+    assert run.rc == 2 and "Traceback" not in run.text
+    assert run.failed_hosts() == {"expired", "counted", "misspelt"}
+    assert run.statuses("expired")["p2p_granted"] == "fail"
+    assert run.statuses("counted")["gpu_count_expected"] == "fail"
+    assert run.statuses("healthy")["gpu_count_expected"] == "pass"
+    assert "cout" in run.messages()["misspelt"]

@@ -25,6 +25,7 @@ from tests.unit.test_report_matrix import host, pair, probed
 from . import chromium
 
 pytestmark = [
+    pytest.mark.browser,
     pytest.mark.xdist_group("chromium"),
     pytest.mark.skipif(chromium.executable() is None, reason="chromium is not installed (tests/packages.txt)"),
 ]

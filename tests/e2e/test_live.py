@@ -10,6 +10,9 @@ from typing import Any
 
 import pytest
 
+from .conftest import LOCAL
+
+together = pytest.mark.xdist_group("bundle")
 HAS_DRIVER = Path("/proc/driver/nvidia/version").exists()
 without_gpus = pytest.mark.skipif(HAS_DRIVER, reason="this machine has NVIDIA GPUs")
 
@@ -27,7 +30,8 @@ def test_the_short_form_for_this_machine(command: Any) -> None:
 
 @without_gpus
 def test_a_host_without_gpus_is_not_ready_unless_it_should_have_none(play: Any, local: dict[str, Any]) -> None:
-    run = play("validate.yml", here(local))
+    none = {**local, "gpu_host_expected": {"gpus": {"count": 0}}}
+    run = play("validate.yml", {"all": {"hosts": {"here": local, "none": none}}})
     assert run.rc == 2
     bad = {
         check["id"]: check
@@ -35,9 +39,8 @@ def test_a_host_without_gpus_is_not_ready_unless_it_should_have_none(play: Any, 
         if check["status"] == "fail" and check["severity"] == "error"
     }
     assert "gpus_found" in bad and len(bad) <= 3, sorted(bad)
-    run = play("validate.yml", here({**local, "gpu_host_expected": {"gpus": {"count": 0}}}))
     assert [
-        check["id"] for check in run.results("here") if check["status"] == "fail" and check["severity"] == "error"
+        check["id"] for check in run.results("none") if check["status"] == "fail" and check["severity"] == "error"
     ] == []
 
 
@@ -59,40 +62,41 @@ def test_an_ordinary_user_learns_what_needs_root(play: Any, local: dict[str, Any
     assert captured.rc == 0 and records[0]["uid"] != 0
 
 
+@pytest.fixture(scope="module")
+def bundle(play_once: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """This machine, captured once for all tests that look at a bundle; with secrets in the environment."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HF_TOKEN", "hf_" + "x" * 30)
+        patch.setenv("VLLM_API_KEY", "plantedplantedplanted")
+        return captured(play_once, here(LOCAL), tmp_path_factory.mktemp("bundles"))
+
+
 def captured(play: Any, inventory: dict[str, Any], directory: Path) -> Path:
     run = play("capture.yml", inventory, capture_dir=str(directory))
     assert run.rc == 0, run.text
     return directory / "here.jsonl.gz"
 
 
-def test_a_bundle_gives_the_verdict_of_the_host(play: Any, local: dict[str, Any], tmp_path: Path) -> None:
-    bundle = captured(play, here(local), tmp_path / "bundles")
+@together
+def test_a_bundle_gives_the_verdict_of_the_host(play: Any, bundle: Path) -> None:
+    hosts = {"here": LOCAL, "replayed": {"gpu_host_bundle": str(bundle)}}
     # Servers come and go on this machine: other tests start some meanwhile.
-    live = play("validate.yml", here(local), host_validation_server="false")
-    replayed = play(
-        "validate.yml", {"all": {"hosts": {"here": {"gpu_host_bundle": str(bundle)}}}}, host_validation_server="false"
-    )
-    assert replayed.statuses("here") == live.statuses("here")
-    assert replayed.rc == live.rc
+    run = play("validate.yml", {"all": {"hosts": hosts}}, host_validation_server="false")
+    assert run.statuses("replayed") == run.statuses("here")
+    assert ("here" in run.failed_hosts()) is ("replayed" in run.failed_hosts()) is (run.rc != 0)
     manifest = json.loads(gzip.decompress(bundle.read_bytes()).split(b"\n")[0])
     assert manifest["uid"] == os.geteuid() and not manifest.get("reconstructed")
 
 
-def test_a_captured_bundle_captured_again_is_the_same_evidence(
-    play: Any, local: dict[str, Any], tmp_path: Path
-) -> None:
-    first = captured(play, here(local), tmp_path / "one")
-    second = captured(play, {"all": {"hosts": {"here": {"gpu_host_bundle": str(first)}}}}, tmp_path / "two")
-    one, two = (sorted(gzip.decompress(path.read_bytes()).decode().splitlines()[1:]) for path in (first, second))
+@together
+def test_a_captured_bundle_captured_again_is_the_same_evidence(play: Any, bundle: Path, tmp_path: Path) -> None:
+    second = captured(play, {"all": {"hosts": {"here": {"gpu_host_bundle": str(bundle)}}}}, tmp_path / "two")
+    one, two = (sorted(gzip.decompress(path.read_bytes()).decode().splitlines()[1:]) for path in (bundle, second))
     assert one == two
 
 
-def test_a_bundle_is_its_owners_alone_and_holds_no_environment(
-    play: Any, local: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HF_TOKEN", "hf_" + "x" * 30)
-    monkeypatch.setenv("VLLM_API_KEY", "plantedplantedplanted")
-    bundle = captured(play, here(local), tmp_path / "bundles")
+@together
+def test_a_bundle_is_its_owners_alone_and_holds_no_environment(bundle: Path) -> None:
     assert bundle.stat().st_mode & 0o777 == 0o600
     text = gzip.decompress(bundle.read_bytes())
     assert b"plantedplanted" not in text and b"hf_xxxx" not in text

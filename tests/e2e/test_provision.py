@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 HOSTS = ROOT / "tests" / "fixtures" / "hosts"
@@ -22,10 +25,28 @@ PLAY = """
 """
 
 
-def ansible(tmp_path: Path, playbook: Path, bundle: str, *words: str) -> subprocess.CompletedProcess[str]:
-    (tmp_path / "inventory.yml").write_text(
-        "all: {hosts: {gpu1: {gpu_host_bundle: %s, ansible_connection: local}}}\n" % (HOSTS / (bundle + ".jsonl.gz"))
-    )
+# Host -> (its recording, what is asked for, whether that is refused, what it says).
+CASES: dict[str, tuple[str, dict[str, Any], bool, str]] = {
+    "proprietary": (
+        "bare-metal",
+        {"nvidia_driver_open_modules": False},
+        True,
+        "can only be driven by the open kernel modules",
+    ),
+    "too_old": ("bare-metal", {"nvidia_driver_branch": "570"}, True, "they need 575.57.08 or newer"),
+    "other_than_its_host": (
+        "lxc-story",
+        {"nvidia_driver_version": "599.10.10"},
+        True,
+        "the user space must be exactly that, but 599.10.10 is asked for",
+    ),
+    "card_of_today": ("bare-metal", {}, False, "wanted=580 flavour=open"),
+    "container": ("lxc-story", {}, False, "flavour=userspace"),
+}
+
+
+def ansible(tmp_path: Path, playbook: Path, hosts: dict[str, dict[str, Any]]) -> subprocess.CompletedProcess[str]:
+    (tmp_path / "inventory.yml").write_text(yaml.safe_dump({"all": {"hosts": hosts}}))
     environment = dict(
         os.environ,
         ANSIBLE_CONFIG=str(ROOT / "ansible.cfg"),
@@ -34,47 +55,45 @@ def ansible(tmp_path: Path, playbook: Path, bundle: str, *words: str) -> subproc
         COLUMNS="400",
     )
     program = Path(sys.executable).parent / "ansible-playbook"
-    argv = [str(program), "-i", str(tmp_path / "inventory.yml"), str(playbook), *words]
+    argv = [str(program), "-i", str(tmp_path / "inventory.yml"), str(playbook)]
     return subprocess.run(argv, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize(
-    ("bundle", "variables", "message"),
-    [
-        ("bare-metal", "nvidia_driver_open_modules=false", "can only be driven by the open kernel modules"),
-        ("bare-metal", "nvidia_driver_branch=570", "they need 575.57.08 or newer"),
-        (
-            "lxc-story",
-            "nvidia_driver_version=599.10.10",
-            "the user space must be exactly that, but 599.10.10 is asked for",
-        ),
-    ],
-)
-def test_refused(tmp_path: Path, bundle: str, variables: str, message: str) -> None:
-    (tmp_path / "play.yml").write_text(PLAY)
-    result = ansible(tmp_path, tmp_path / "play.yml", bundle, "-e", variables)
-    assert result.returncode == 2, result.stdout + result.stderr
-    assert message in result.stdout + result.stderr
-    assert "Nothing was changed" in result.stdout + result.stderr
+def recorded(bundle: str, **variables: Any) -> dict[str, Any]:
+    return {"gpu_host_bundle": str(HOSTS / (bundle + ".jsonl.gz")), "ansible_connection": "local", **variables}
 
 
-def test_a_card_of_today_takes_the_default(tmp_path: Path) -> None:
-    (tmp_path / "play.yml").write_text(PLAY)
-    result = ansible(tmp_path, tmp_path / "play.yml", "bare-metal")
-    assert result.returncode == 0, result.stdout + result.stderr
-    assert "wanted=580 flavour=open" in result.stdout
+@pytest.fixture(scope="module")
+def preconditions(tmp_path_factory: pytest.TempPathFactory) -> subprocess.CompletedProcess[str]:
+    """All cases in one run: each is a host."""
+    place = tmp_path_factory.mktemp("preconditions")
+    (place / "play.yml").write_text(PLAY)
+    return ansible(place, place / "play.yml", {name: recorded(case[0], **case[1]) for name, case in CASES.items()})
 
 
-def test_a_container_takes_the_version_of_its_host_without_a_module(tmp_path: Path) -> None:
-    (tmp_path / "play.yml").write_text(PLAY)
-    result = ansible(tmp_path, tmp_path / "play.yml", "lxc-story")
-    assert result.returncode == 0, result.stdout + result.stderr
-    line = next(line for line in result.stdout.splitlines() if "wanted=" in line)
-    assert "flavour=userspace" in line and line.split("wanted=")[1].split()[0].count(".") >= 1
+def said(done: subprocess.CompletedProcess[str], host: str) -> str:
+    """What the run printed of one host: the blocks of lines that begin with its name."""
+    blocks = re.split(r"\n(?=(?:ok|fatal|failed|skipping|changed|included|PLAY|TASK)\b|\[)", done.stdout + done.stderr)
+    return "\n".join(block for block in blocks if "[%s]" % host in block.split("\n")[0])
+
+
+@pytest.mark.xdist_group("preconditions")
+@pytest.mark.parametrize("host", CASES)
+def test_what_the_role_says_of_the_cards(preconditions: subprocess.CompletedProcess[str], host: str) -> None:
+    _bundle, _variables, refused, message = CASES[host]
+    text = said(preconditions, host)
+    assert preconditions.returncode == 2, preconditions.stdout + preconditions.stderr
+    assert message in text, preconditions.stdout
+    recap = re.search(r"^%s +:.* failed=(\d)" % host, preconditions.stdout, re.M)
+    assert recap and recap[1] == str(int(refused)), preconditions.stdout
+    assert ("Nothing was changed" in text) is refused
+    if host == "container":  # exactly the version of its host
+        wanted = next(line for line in text.splitlines() if "wanted=" in line).split("wanted=")[1].split()[0]
+        assert wanted.count(".") >= 1
 
 
 def test_recorded_hosts_are_left_alone(tmp_path: Path) -> None:
-    result = ansible(tmp_path, ROOT / "provision.yml", "bare-metal")
+    result = ansible(tmp_path, ROOT / "provision.yml", {"gpu1": recorded("bare-metal")})
     assert result.returncode == 0, result.stdout + result.stderr
     assert "changed=0" in result.stdout
     assert not (tmp_path / "reports").exists() or not list((tmp_path / "reports").glob("baseline*"))

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
-
-import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
@@ -39,13 +38,46 @@ def test_the_report_is_real() -> None:
     assert shown[1].strip() == printed[start:].strip(), "put what `make validate` prints into README.md"
 
 
-@pytest.mark.parametrize("command", [words for words in COMMANDS if words.startswith("ansible-playbook")])
-def test_playbooks_take_these_arguments(command: str) -> None:
-    words = command.split()
-    if "-i" not in words:
-        words = [word for word in words if word not in ("-l", "gpu1")]  # a host of yours
-    done = run(*words, "--syntax-check")
-    assert done.returncode == 0, done.stdout + done.stderr
+# Runs the command line of ansible-playbook for each of several commands, in a fork of one process: Ansible's imports
+# take longer than a syntax check.
+SEVERAL = """
+import json, os, sys
+from ansible.cli.playbook import PlaybookCLI
+failed = []
+for words in json.loads(sys.argv[1]):
+    child = os.fork()
+    if not child:
+        try:
+            os._exit(PlaybookCLI(words).run())
+        except BaseException as error:
+            print(type(error).__name__, error, file=sys.stderr, flush=True)
+            os._exit(1)
+    if os.waitpid(child, 0)[1]:
+        failed.append(" ".join(words))
+print("RESULT " + json.dumps(failed))
+"""
+
+
+def failed_syntax_checks(commands: list[list[str]]) -> list[str]:
+    done = run("python", "-c", SEVERAL, json.dumps([[*words, "--syntax-check"] for words in commands]))
+    assert "RESULT " in done.stdout, done.stdout + done.stderr
+    return list(json.loads(done.stdout.rpartition("RESULT ")[2]))
+
+
+def test_playbooks_take_these_arguments() -> None:
+    commands = [command.split() for command in COMMANDS if command.startswith("ansible-playbook")]
+    for words in commands:
+        if "-i" not in words:
+            words[:] = [word for word in words if word not in ("-l", "gpu1")]  # a host of yours
+    assert len(commands) >= 10
+    assert failed_syntax_checks(commands) == []
+
+
+def test_wrong_arguments_would_be_seen(tmp_path: Path) -> None:
+    (tmp_path / "bad.yml").write_text("- hosts: all\n  tasks: [{no_such_module: {}}]\n")
+    bad = [["ansible-playbook", "validate.yml", "--no-such-option"], ["ansible-playbook", str(tmp_path / "bad.yml")]]
+    good = ["ansible-playbook", "validate.yml"]
+    assert failed_syntax_checks([good, *bad, good]) == [" ".join([*words, "--syntax-check"]) for words in bad]
 
 
 def test_links_lead_somewhere() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-# One that makes an environment of its own takes minutes of a processor: see real_engine.py.
+# One that makes an environment of its own takes minutes of a processor: see test_real_engine.py.
 SCENARIOS = sorted(
     path.parent.name
     for path in (ROOT / "molecule").glob("*/molecule.yml")

@@ -92,7 +92,7 @@ def test_check_mode_then_cleared_then_nothing_to_do(machine: dict[str, Any], tmp
     assert registers(machine) == {"001d"} and "gpu-pci-acs" not in ssh(machine, "ls /etc/systemd/system")
     changed, output = role(machine, tmp_path, "bare-metal")
     assert changed > 0, output
-    assert "2 checks on 1 host: 2 passed" in output, output
+    assert "2 check results on 1 host: 2 passed" in output, output
     assert registers(machine) == {"0011"}
     assert ssh(machine, "cat /etc/gpu-pci-acs.conf").split("\n")[1:-1] == PORTS
     changed, output = role(machine, tmp_path, "bare-metal")

@@ -133,7 +133,7 @@ def test_check_mode_changes_nothing(proxmox: Proxmox) -> None:
 def test_a_container_gets_all_gpus_and_a_second_run_changes_nothing(proxmox: Proxmox) -> None:
     changed, output = proxmox.role(CONTAINER_GUEST)
     assert changed > 0, output
-    assert "checks on 1 host" in output and "NOT READY" not in output, "ends by checking the host"
+    assert "check results on 1 host" in output and "NOT READY" not in output, "ends by checking the host"
     config = proxmox.ssh("cat /etc/pve/lxc/102.conf")
     assert "dev1: /dev/nvidia1,mode=0666\n" in config and "mount.entry" not in config and "apparmor" in config
     assert "iommu=pt" in proxmox.ssh("cat /boot/grub/grub.cfg")

@@ -1,4 +1,4 @@
-"""Brings the checks of this project to pytest: one validation of all hosts, then one test case a check and host.
+"""Brings the checks of this project to pytest: one validation of all hosts, then one test case per check and host.
 
     pytest tests/testinfra --hosts=ansible://gpu_hosts --ansible-inventory=inventory
 

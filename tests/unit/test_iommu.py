@@ -16,7 +16,6 @@ from pci_tree import Tree
 
 ROOT = Path(__file__).resolve().parents[2]
 RECORDINGS = ROOT / "tests" / "fixtures" / "recordings" / "qemu"
-SAMPLES = ROOT.parent / "shared" / "samples"
 MISLEADING = "[    1.235176] iommu: Default domain type: Translated \n"
 
 
@@ -149,24 +148,6 @@ def test_words(cmdline: str, log: str, state: str | None, source: str | None) ->
 def test_an_option_that_only_looks_like_one() -> None:
     tree = cards().file("/proc/cmdline", "ro note=iommu=off pcie_acs_override=downstream iommu=pt\n")
     assert gathered(tree)["options"] == ["pcie_acs_override=downstream", "iommu=pt"]
-
-
-def test_a_public_boot_log_with_the_iommu_off() -> None:
-    path = SAMPLES / "dmesg" / "rtxpro6000-iommu-off-but-default-domain-translated.txt"
-    if not path.exists():
-        pytest.skip("the public captures are not beside this checkout: %s" % path)
-    evidence = BundleEvidence({}, [{"run": ["dmesg"], "status": "ok", "rc": 0, "stdout": path.read_text()}])
-    facts = iommu.gather(evidence, Errors("iommu"))
-    assert (facts["state"], facts["source"]) == ("off", "kernel_log")
-
-
-@pytest.mark.parametrize("name", ["asus-esc8000a-amd-iommu-off", "pve-amd-iommu-off"])
-def test_public_command_lines_with_the_iommu_off(name: str) -> None:
-    path = SAMPLES / "cmdline" / (name + ".txt")
-    if not path.exists():
-        pytest.skip("the public captures are not beside this checkout: %s" % path)
-    evidence = BundleEvidence({}, [{"read": "/proc/cmdline", "status": "ok", "text": path.read_text()}])
-    assert iommu.gather(evidence, Errors("iommu"))["state"] == "off"
 
 
 def test_no_evidence_is_no_state() -> None:

@@ -15,8 +15,6 @@ from host_evidence import Host
 from hypothesis import given
 from hypothesis import strategies as st
 
-SAMPLES = Path(__file__).resolve().parents[2].parent / "shared" / "samples" / "modprobe"
-
 
 def parsed(text: str) -> modprobe.Configuration:
     result = modprobe.Configuration()
@@ -116,13 +114,3 @@ def test_any_text_is_survived(text: str) -> None:
 def test_quoted_values_come_back_as_they_were(pairs: list[tuple[str, str]]) -> None:
     line = " ".join('%s="%s"' % pair for pair in pairs)
     assert modprobe.parse_parameters(line) == pairs
-
-
-@pytest.mark.skipif(not SAMPLES.is_dir(), reason="no samples beside this checkout")
-def test_samples() -> None:
-    hmm = options((SAMPLES / "rtx6kpro-uvm-disable-hmm.txt").read_text())
-    assert hmm == [("nvidia_uvm", "uvm_disable_hmm", "1")]
-    vfio = parsed((SAMPLES / "amd-softdep-disable-vga-inline-quote.txt").read_text())
-    ids = next(option.value for option in vfio.options if option.name == "ids")
-    assert ids is not None and len(ids.split(",")) == 6 and "10de" not in ids
-    assert [command.verb for command in vfio.commands] == ["softdep"] * 3

@@ -218,7 +218,7 @@ def test_containers_share_a_card(host: Host) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wish", "more", "message"),
+    ("asked", "more", "message"),
     [
         (
             ("vm", 101, ["0000:99:00.0"]),
@@ -233,11 +233,11 @@ def test_containers_share_a_card(host: Host) -> None:
         (("vm", 101, ["01:00.0"]), {"machine": "q36"}, "needs the chipset q35 and this VM has None"),
     ],
 )
-def test_wishes_that_cannot_be_carried_out(
-    host: Host, wish: tuple[str, int, list[str]], more: dict[str, Any], message: str
+def test_what_is_asked_and_cannot_be_done(
+    host: Host, asked: tuple[str, int, list[str]], more: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ValueError, match=message.replace(".", r"\.")):
-        host.configure(*wish, **more)
+        host.configure(*asked, **more)
     assert host.read("/etc/pve/qemu-server/101.conf") == VM + SNAPSHOT
 
 

@@ -49,7 +49,7 @@ def test_json() -> None:
     compare("report.json", json.dumps(json.loads(written), indent=1, ensure_ascii=False) + "\n")
     lines = [line.split(":")[0].strip(' {"') for line in written.splitlines()]
     assert lines == ["schema", "run", "ready", "totals", "checks", "hosts", "gpu3", "gpu10"], (
-        "a line a part, and a line a further host"
+        "one line per part, and one line per further host"
     )
 
 

@@ -13,10 +13,8 @@ from ansible.module_utils.gpu_server.log import log_reader
 from ansible.module_utils.gpu_server.log.log_lines import parse_lines
 
 ROOT = Path(__file__).resolve().parents[2]
-SAMPLES = ROOT.parent / "shared" / "samples" / "server_log"
 RECORDINGS = ROOT / "tests" / "fixtures" / "recordings" / "server_log"
 NOW = 1795970000.0  # 2026-11-29
-needs_samples = pytest.mark.skipif(not SAMPLES.is_dir(), reason="shared/samples/server_log is not beside this checkout")
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -80,64 +78,6 @@ def test_what_an_earlier_start_left_in_an_engines_log_without_times_is_not_of_th
     again = log_reader.read_log(mark % 1 + broken + mark % 30 + served, NOW, 0, engines.ENGINES["transformers"])
     assert (again["ready"], again["fatal"]) == (True, None)
     assert [phase["name"] for phase in again["phases"]] == ["weights", "listening", "ready"]
-
-
-@needs_samples
-def test_decode_lines_with_ray_prefix_and_several_parallel_groups() -> None:
-    decode = read(SAMPLES / "sglang-decode-ray-prefix-dp-ep.txt")["decode"]
-    assert decode["lines"] == 3
-    assert (decode["running"], decode["queue"], decode["usage"], decode["saturated"]) == (251, 655, 1.0, True)
-
-
-@needs_samples
-def test_lines_after_the_version_of_nccl_are_no_stall_and_no_fault() -> None:
-    log = read(SAMPLES / "sglang-gloo-multinode-custom-ar-disabled.txt")
-    assert (log["nccl"]["version"], log["faults"], log["last_line_at"] - log["started_at"]) == ("2.27.5", [], 2.0)
-
-
-@needs_samples
-def test_503_during_the_warm_up_is_normal() -> None:
-    log = read(SAMPLES / "sglang-healthy-launch-503-before-ready.txt")
-    assert (log["ready"], log["requests"]["health_not_ready"], log["faults"]) == (True, 2, [])
-
-
-@needs_samples
-def test_the_memory_hint_that_means_raise() -> None:
-    fatal = read(SAMPLES / "sglang-oom-not-enough-memory-inverted-hint.txt")["fatal"]
-    assert (fatal["kind"], fatal["direction"]) == ("memory_pool", "increase")
-
-
-@needs_samples
-def test_the_version_of_nccl_as_the_last_line() -> None:
-    log = read(SAMPLES / "sglang-stalled-nccl-conf-spin.txt")
-    assert (log["phase"], log["fatal"], log["last_line"]) == ("distributed", None, "sglang is using nccl==2.30.7")
-
-
-@needs_samples
-def test_a_watchdog_blames_the_configuration() -> None:
-    fatal = read(SAMPLES / "sglang-watchdog-hicache-deadlock.txt")["fatal"]
-    assert (fatal["kind"], fatal["count"]) == ("watchdog", 2)
-    assert "configuration" in fatal["meaning"]
-
-
-@needs_samples
-def test_a_full_start_on_eight_gpus() -> None:
-    log = read(SAMPLES / "vllm-0.20-8gpu-glm51-full-start.txt")
-    assert (log["engine"], log["ready"], log["fatal"], log["nccl"]["version"], log["context_length"]) == (
-        "vllm",
-        True,
-        None,
-        "2.30.3",
-        202752,
-    )
-    assert log["faults"] == []
-
-
-@needs_samples
-def test_transport_of_nccl_is_p2p() -> None:
-    log = read(SAMPLES / "vllm-0.23-2gpu-p2p-cumem-start.txt")
-    assert log["nccl"]["transports"] == {"P2P": ["0->1", "1->0"]}
-    assert (log["nccl"]["p2p_used"], log["ready"], log["kv_tokens"], log["fatal"]) == (True, True, 96447, None)
 
 
 def test_host_memory_as_transport_is_not_p2p() -> None:

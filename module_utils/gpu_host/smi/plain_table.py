@@ -1,6 +1,6 @@
 """The table that plain ``nvidia-smi`` prints, for bundles that hold nothing better.
 
-Three lines a GPU; MIG rows are no GPUs.
+Three lines per GPU; MIG rows are no GPUs.
 """
 
 from __future__ import annotations

@@ -6,16 +6,16 @@ import sys
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "unit"))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import pytest
 from ansible.module_utils.gpu_host import gpus, p2p, topology
 from ansible.module_utils.gpu_host.smi import nvlink, query_csv, topo_matrix
 from ansible.module_utils.gpu_host.smi.gpu_findings import LISTS
-from smi_host import gathered
+from captures import SAMPLES  # type: ignore[import-not-found]
+from smi_host import gathered  # type: ignore[import-not-found]
 
-SAMPLES = Path(__file__).resolve().parents[2].parent / "shared" / "samples"
-pytestmark = pytest.mark.skipif(not SAMPLES.is_dir(), reason="../shared/samples is not here")
 COMMANDS = {"smi_xml": gpus.XML, "smi_q": gpus.TEXT, "smi_table": gpus.TABLE, "smi_csv": gpus.INDEX}
 
 
