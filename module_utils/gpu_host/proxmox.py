@@ -33,8 +33,11 @@ COMPUTED = (
     "driver_conflicts",
     "shared_groups",
     "vms_not_ready_for_p2p",
+    "p2p_commands",
     "isolation_weakened",
     "faults",
+    "refused_lines",
+    "cannot_start",
     "needs_nodes_at_boot",
     "needs_iommu",
 )
@@ -50,8 +53,9 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
 
     `node`, `version`, `kernel`; `boot`, `driver`, `at_boot`, `gpus`, `vms`, `containers`: see below. `iommu_on`;
     `vfio_ids`: "vendor:device" -> the file that gives it to vfio-pci at boot. Lists of offenders, as sentences:
-    `claimed_twice`, `driver_conflicts`, `shared_groups`, `vms_not_ready_for_p2p`, `faults` (of guests' configurations,
-    with file and line), `isolation_weakened` (kernel parameters). `needs_nodes_at_boot`: a container with GPUs starts
+    `claimed_twice`, `driver_conflicts`, `shared_groups`, `vms_not_ready_for_p2p` (`p2p_commands` would change them),
+    `faults` (of guests' configurations, with file and line), `refused_lines` (those of them about GPUs that Proxmox does
+    not take), `cannot_start` (guests that Proxmox would not start), `isolation_weakened` (kernel parameters). `needs_nodes_at_boot`: a container with GPUs starts
     at boot; `needs_iommu`: a VM has GPUs. `errors` as everywhere.
 
     The guests are read from their files, not through `qm config` and `pct config`: those show pending values as if they
@@ -94,15 +98,20 @@ def _guests_and_cards(evidence: Evidence, errors: Errors, facts: dict[str, Any])
     }
     for device in cards.values():
         pci_devices.add_detail(evidence, device, errors)
-    facts["vms"] = node_guests.vms(evidence, errors, facts["node"], devices)
+    facts["vms"] = node_guests.vms(evidence, errors, facts["node"], devices, facts["iommu_on"])
     facts["containers"] = node_guests.containers(evidence, errors, facts["driver"])
     vms, containers = facts["vms"] or {}, facts["containers"] or {}
     if facts["vms"] is not None and facts["containers"] is not None:
         facts["faults"] = [
             fault for guest in (*vms.values(), *containers.values()) for fault in guest.get("faults", [])
         ]
+        facts["refused_lines"] = [
+            line["sentence"] for guest in (*vms.values(), *containers.values()) for line in guest.get("refused", [])
+        ]
+        facts["cannot_start"] = _cannot_start({**vms, **containers})
     if facts["vms"] is not None:
         facts["vms_not_ready_for_p2p"] = _not_ready(vms)
+        facts["p2p_commands"] = _p2p_commands(vms)
         facts["needs_iommu"] = any(vm["gpus"] for vm in vms.values())
     if facts["containers"] is not None:
         facts["needs_nodes_at_boot"] = any(guest["gpus"] and guest["onboot"] for guest in containers.values())
@@ -113,6 +122,24 @@ def _guests_and_cards(evidence: Evidence, errors: Errors, facts: dict[str, Any])
     facts["driver_conflicts"] = card_claims.driver_conflicts(facts["gpus"])
     bridges = {address for address, device in devices.items() if (device["class"] or "").startswith("06")}
     facts["shared_groups"] = card_claims.shared_groups(facts["gpus"], bridges)
+
+
+def _cannot_start(guests: dict[str, dict[str, Any]]) -> list[str] | None:
+    """Guests with devices that Proxmox would not start, each with its reason; None where it is not known of one that runs or
+    starts at boot, and nothing else is found. A template is not meant to start, and of a guest that is down and stays down
+    only what does not pass by itself counts."""
+    found, unknown = [], False
+    for vmid, guest in guests.items():
+        start = guest.get("start")
+        if start is None or guest["template"]:
+            continue
+        active = guest["running"] or guest["onboot"]
+        if start["starts"] is False and (start["lasting"] or active):
+            kind = "VM" if guest["type"] == "vm" else "container"
+            key = " (%s)" % start["key"] if start["key"] else ""
+            found.append("%s %s: %s%s" % (kind, vmid, start["error"], key))
+        unknown = unknown or (start["starts"] is None and bool(active))
+    return None if unknown and not found else found
 
 
 def _not_ready(vms: dict[str, dict[str, Any]]) -> list[str]:
@@ -128,6 +155,16 @@ def _not_ready(vms: dict[str, dict[str, Any]]) -> list[str]:
         elif vm["gpus_without_pcie"]:
             found.append("VM %s: no pcie=1 on %s" % (vmid, ", ".join(vm["gpus_without_pcie"])))
     return found
+
+
+def _p2p_commands(vms: dict[str, dict[str, Any]]) -> list[str]:
+    """`qm set …` for each VM with several GPUs that Proxmox would start with Q35 and pcie=1."""
+    return [
+        "qm set %s %s" % (vmid, vm["fixes"].get(name))
+        for vmid, vm in vms.items()
+        for name in ("q35", "pcie")
+        if (vm.get("gpu_count") or 0) > 1 and not vm.get("template") and vm.get("fixes", {}).get(name)
+    ]
 
 
 def gather_host(evidence: Evidence) -> dict[str, Any]:

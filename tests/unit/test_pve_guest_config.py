@@ -228,7 +228,7 @@ def test_containers_share_a_card(host: Host) -> None:
         (("vm", 101, ["01:00.0"]), {"clique": "16"}, "a number from 0 to 15"),
         (("vm", 999, ["01:00.0"]), {}, "this host has no VM 999"),
         (("lxc", 101, ["01:00.0"]), {}, "this host has no container 101"),
-        (("vm", 101, ["01:00.0"]), {"machine": "q36"}, "needs the chipset q35 and this VM has None"),
+        (("vm", 101, ["01:00.0"]), {"machine": "q36"}, "Proxmox refuses it"),
     ],
 )
 def test_wishes_that_cannot_be_carried_out(

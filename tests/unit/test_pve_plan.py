@@ -110,7 +110,7 @@ MAJORS, KNOWN = {195, 511, 236}, {1, 5, 10, 136, 195, 511, 236}
 
 
 def container(text: str, nodes: list[str], mode: str | None = "0666") -> pve_plan.Plan:
-    return pve_plan.plan_container(guest_config.parse(text), nodes, mode, MAJORS, KNOWN)
+    return pve_plan.plan_container(guest_config.parse(text, guest_config.CONTAINER), nodes, mode, MAJORS, KNOWN)
 
 
 def test_a_new_container() -> None:
@@ -133,7 +133,7 @@ def test_lines_by_hand_are_replaced_and_only_those_of_nvidia() -> None:
         "lxc.apparmor.profile: unconfined\n[snap]\nlxc.cgroup2.devices.allow: c 195:* rwm\n"
     )
     plan = container(text, NODES)
-    kept = guest_config.without_lines(guest_config.parse(text), plan.drop_lines)
+    kept = guest_config.without_lines(guest_config.parse(text, guest_config.CONTAINER), plan.drop_lines)
     assert plan.drop_lines == [2, 3, 5]
     assert (
         "c 10:200" in kept
@@ -188,7 +188,7 @@ LINE = st.sampled_from(
 def test_a_second_plan_changes_nothing(lines: list[str], gpus: list[str], clique: int | None) -> None:
     text = "\n".join(lines) + "\n"
     # Carried out on a stopped guest, whose pending values are in force.
-    text = "".join("%s: %s\n" % item for item in vm_config.effective(guest_config.parse(text)).items())
+    text = "".join("%s: %s\n" % item for item in guest_config.effective_settings(guest_config.parse(text)).items())
     done = after(text, vm(text, gpus, machine="q35", clique=clique))
     assert not vm(done, gpus, machine="q35", clique=clique).changes
     others = [line for line in text.splitlines() if line.startswith(("cores", "hostpci1: 0000:a1"))]

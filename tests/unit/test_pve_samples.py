@@ -21,7 +21,7 @@ def vm(name: str) -> dict[str, Any]:
 
 
 def lxc(name: str) -> dict[str, Any]:
-    return container_config.read(guest_config.parse(text("pve_lxc/%s.txt" % name)))
+    return container_config.read(guest_config.parse(text("pve_lxc/%s.txt" % name), guest_config.CONTAINER))
 
 
 def test_every_capture_is_read_and_kept() -> None:
