@@ -109,6 +109,10 @@ restart_reasons:
   returned: always
   type: list
   elements: str
+restart_command:
+  description: The command that stops and starts the guest, or starts it where it does not run.
+  returned: always
+  type: str
 restarted:
   description: Whether the module stopped and started the guest.
   returned: always
@@ -257,6 +261,11 @@ def configure(params: dict, check_mode: bool, evidence: Evidence, guest: pve_app
     if check_mode and change.changes and entry.get("running"):
         reasons += [line for line in result["diff"]["after"].splitlines() if line]
     result.update(restart_needed=bool(reasons), restart_reasons=reasons)
+    result["restart_command"] = entry.get("restart_command", "%s start %s" % (tool, guest.vmid))
+    start = entry.get("start") or {}
+    if reasons and params["restart"] and not check_mode and start.get("starts") is False:
+        text = "%s: the configuration is written, and the guest was not stopped, because Proxmox would not start it again: %s"
+        raise ValueError(text % (guest.path, start["error"]))
     if reasons and params["restart"] and not check_mode:
         result["commands"] += [" ".join(command) for command in guest.restart()]
         result.update(changed=True, restarted=True, restart_needed=False)

@@ -10,10 +10,11 @@ from .evidence.errors import Errors
 from .evidence.interface import ABSENT, Evidence
 from .pcie import pci_devices
 from .pcie.pci_names import is_gpu
-from .pve import card_claims, node_boot, node_driver, node_guests
+from .pve import card_claims, card_resets, node_boot, node_driver, node_guests
+from .pve.start_rules import NO_IOMMU
 
 SCHEMA = 1
-COMMANDS = [(["pveversion"], 20.0)]
+COMMANDS = [(["pveversion"], 20.0), (card_resets.LOG, card_resets.LOG_SECONDS)]
 KEYS = (
     "is_proxmox",
     "node",
@@ -38,6 +39,8 @@ COMPUTED = (
     "faults",
     "refused_lines",
     "cannot_start",
+    "failed_resets",
+    "boot_faults",
     "needs_nodes_at_boot",
     "needs_iommu",
 )
@@ -55,7 +58,9 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
     `vfio_ids`: "vendor:device" -> the file that gives it to vfio-pci at boot. Lists of offenders, as sentences:
     `claimed_twice`, `driver_conflicts`, `shared_groups`, `vms_not_ready_for_p2p` (`p2p_commands` would change them),
     `faults` (of guests' configurations, with file and line), `refused_lines` (those of them about GPUs that Proxmox does
-    not take), `cannot_start` (guests that Proxmox would not start), `isolation_weakened` (kernel parameters). `needs_nodes_at_boot`: a container with GPUs starts
+    not take), `cannot_start` (guests that Proxmox would not start), `failed_resets`
+    (card_resets.failed_resets), `boot_faults` (node_boot.faults), `isolation_weakened` (kernel
+    parameters). `needs_nodes_at_boot`: a container with GPUs starts
     at boot; `needs_iommu`: a VM has GPUs. `errors` as everywhere.
 
     The guests are read from their files, not through `qm config` and `pct config`: those show pending values as if they
@@ -82,6 +87,7 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
     live = facts["boot"]["live"]
     facts["isolation_weakened"] = None if live is None else [word for word in live if _WEAKENS_ISOLATION.match(word)]
     _guests_and_cards(evidence, errors, facts)
+    facts["boot_faults"] = node_boot.faults(facts["boot"], facts["kernel"], facts["iommu_on"], facts["needs_iommu"])
     return facts
 
 
@@ -118,6 +124,7 @@ def _guests_and_cards(evidence: Evidence, errors: Errors, facts: dict[str, Any])
     if devices is None or facts["vms"] is None or facts["containers"] is None:
         return
     facts["gpus"] = card_claims.gpus(evidence, errors, cards, {**vms, **containers}, facts["vfio_ids"])
+    facts["failed_resets"] = card_resets.failed_resets(evidence, errors, facts["gpus"])
     facts["claimed_twice"] = card_claims.claimed_twice(facts["gpus"])
     facts["driver_conflicts"] = card_claims.driver_conflicts(facts["gpus"])
     bridges = {address for address, device in devices.items() if (device["class"] or "").startswith("06")}
@@ -131,7 +138,8 @@ def _cannot_start(guests: dict[str, dict[str, Any]]) -> list[str] | None:
     found, unknown = [], False
     for vmid, guest in guests.items():
         start = guest.get("start")
-        if start is None or guest["template"]:
+        # That the host has no IOMMU is said once, by `iommu_on`.
+        if start is None or guest["template"] or start["error"] == NO_IOMMU:
             continue
         active = guest["running"] or guest["onboot"]
         if start["starts"] is False and (start["lasting"] or active):

@@ -7,11 +7,13 @@ import os
 import signal
 import subprocess
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pve_guest_config
 import pytest
+from ansible.module_utils.gpu_host.evidence.interface import Listing
 from ansible.module_utils.gpu_host.evidence.live import LiveEvidence
 from ansible.module_utils.gpu_provision import pve_apply
 
@@ -28,17 +30,29 @@ CONTAINER = (
 )
 
 
+class WithNodes(LiveEvidence):
+    """The files below its /dev are shown as the device nodes that a test may not make."""
+
+    def list(self, path: str) -> Listing:
+        listing = super().list(path)
+        if path == "/dev":
+            shown = {name: replace(entry, kind="char", mode=0o666) for name, entry in listing.entries.items()}
+            return replace(listing, entries=shown)
+        return listing
+
+
 class Host:
     """A Proxmox host in a directory."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.evidence = LiveEvidence(str(root))
+        self.evidence = WithNodes(str(root))
         for path, text in {
             "/proc/devices": "Character devices:\n  1 mem\n 10 misc\n195 nvidia\n511 nvidia-uvm\n\nBlock "
             "devices:\n259 blkext\n",
             "/proc/cmdline": "BOOT_IMAGE=/boot/vmlinuz root=x ro\n",
             "/proc/modules": "",
+            "/sys/class/iommu/ivhd0/uevent": "",
         }.items():
             self.write(path, text)
         for name in (

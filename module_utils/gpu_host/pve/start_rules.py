@@ -15,6 +15,7 @@ from typing import Any
 from . import ct_schema, pci_mapping, vm_schema
 from .property_string import Refused, parse
 
+NO_IOMMU = "cannot prepare PCI pass-through, IOMMU not present"
 _DEV_KEY = re.compile(r"dev[0-9]+")
 _WHOLE_DEVICE = re.compile(r"\.[a-fA-F0-9]")
 
@@ -289,7 +290,7 @@ def _prepare(entries: list[_Entry], chosen: dict[str, list[str]], state: NodeSta
     for entry in entries:
         for address in chosen[entry.key]:
             if state.iommu_on is False:
-                raise _Dies("prepare", "cannot prepare PCI pass-through, IOMMU not present", entry.key)
+                raise _Dies("prepare", NO_IOMMU, entry.key)
             device = (state.devices or {}).get(address, {})
             if device.get("answers", True) is None:
                 unknown = unknown or "whether %s answers" % address
