@@ -111,6 +111,10 @@ restart_reasons:
   returned: always
   type: list
   elements: str
+restart_command:
+  description: The command that stops and starts the guest, or starts it where it does not run.
+  returned: always
+  type: str
 restarted:
   description: Whether the module stopped and started the guest.
   returned: always
@@ -184,7 +188,7 @@ def plan(params: dict, facts: dict, text: str) -> pve_plan.Plan:
     vmid, kind = str(params["vmid"]), params["type"]
     gpus = wanted_gpus(params["gpus"], facts)
     refuse_two_owners(gpus, vmid, kind, facts)
-    config = guest_config.parse_config(text)
+    config = guest_config.parse_config(text, kind)
     if kind == "vm":
         clique = params["clique"]
         if clique not in ("keep", "remove") and not (clique.isdigit() and int(clique) <= 15):
@@ -212,25 +216,16 @@ def plan(params: dict, facts: dict, text: str) -> pve_plan.Plan:
     nodes = pve_plan.container_nodes([driver["minors"][place] for place in gpus], params["extra_nodes"] if gpus else ())
     majors = driver["majors"] or {}
     return pve_plan.plan_container(
-        config, nodes, params["mode"] or None, set(majors.values()) | {195}, facts["majors_known"]
+        config, nodes, params["mode"] or None, set(majors.values()) | {195}, driver["known_majors"] or []
     )
 
 
-def known_majors(evidence: Evidence) -> list:
-    """Every major number that a character driver has today."""
-    text = evidence.read("/proc/devices").text.partition("Block devices:")[0]
-    return [int(line.split()[0]) for line in text.splitlines() if line.split() and line.split()[0].isdigit()]
-
-
-def shown(text: str, change: pve_plan.Plan) -> dict:
+def shown(text: str, kind: str, change: pve_plan.Plan) -> dict:
     """The settings that change, before and after, for --diff."""
-    settings = guest_config.parse_config(text).current.settings()
+    config = guest_config.parse_config(text, kind)
+    settings = config.current.settings()
     keys = sorted({*change.set, *change.delete})
-    dropped = [
-        line.text.rstrip("\n")
-        for line in guest_config.parse_config(text).current.lines
-        if line.number in change.drop_lines
-    ]
+    dropped = [line.text.rstrip("\n") for line in config.current.lines if line.number in change.drop_lines]
     before = ["%s: %s" % (key, settings[key]) for key in keys if key in settings] + dropped
     after = ["%s: %s" % (key, change.set[key]) for key in keys if key in change.set]
     return {"before": "".join(line + "\n" for line in before), "after": "".join(line + "\n" for line in after)}
@@ -241,12 +236,12 @@ def configure(params: dict, check_mode: bool, evidence: Evidence, guest: pve_app
     # The text first: should the file change while the facts are gathered, its digest no longer fits and nothing is
     # written.
     text = guest.text()
-    facts = {**gather_host(evidence), "majors_known": known_majors(evidence)}
+    facts = gather_host(evidence)
     if not facts["is_proxmox"]:
         raise ValueError("this is no Proxmox VE host: there is no /etc/pve")
     change = plan(params, facts, text)
     result: dict = {"changed": change.changes, "commands": [], "restarted": False}
-    result["diff"] = {"before_header": guest.path, "after_header": guest.path, **shown(text, change)}
+    result["diff"] = {"before_header": guest.path, "after_header": guest.path, **shown(text, guest.kind, change)}
     tool = pve_apply.TOOLS[guest.kind]
     if change.arguments():
         result["commands"].append(shlex.join([tool, "set", guest.vmid, *change.arguments()]))
@@ -260,15 +255,22 @@ def configure(params: dict, check_mode: bool, evidence: Evidence, guest: pve_app
             guest.configure(change.arguments(), text)
         if change.drop_lines:
             now = guest.text()
-            guest.replace(
-                now, guest_config.without_lines(guest_config.parse_config(now), plan(params, facts, now).drop_lines)
-            )
+            lines = plan(params, facts, now).drop_lines
+            guest.replace(now, guest_config.without_lines(guest_config.parse_config(now, guest.kind), lines))
         facts = gather_host(evidence)
     entry = (facts["vms"] if guest.kind == "vm" else facts["containers"] or {}).get(guest.vmid, {})
     reasons = list(entry.get("restart_pending") or [])
     if check_mode and change.changes and entry.get("running"):
         reasons += [line for line in result["diff"]["after"].splitlines() if line]
     result.update(restart_needed=bool(reasons), restart_reasons=reasons)
+    result["restart_command"] = entry.get("restart_command", "%s start %s" % (tool, guest.vmid))
+    start = entry.get("start") or {}
+    if reasons and params["restart"] and not check_mode and start.get("starts") is False:
+        text = (
+            "%s: the configuration is written, and the guest was not stopped, because Proxmox would not start it "
+            "again: %s"
+        )
+        raise ValueError(text % (guest.path, start["error"]))
     if reasons and params["restart"] and not check_mode:
         result["commands"] += [" ".join(command) for command in guest.restart()]
         result.update(changed=True, restarted=True, restart_needed=False)

@@ -24,6 +24,7 @@ SOURCES: dict[str, tuple[str, ...]] = {
     "gpus_without_numa_node": ("topology", "system"),
     "p2p_gpus_differ": ("gpus", "p2p"),
     "pcie_p2p": ("gpus", "p2p"),
+    "taken_at_boot": ("modules", "pci"),
 }
 
 
@@ -43,6 +44,8 @@ def join_facts(facts: Facts, errors: Errors) -> Facts:
       ``numa_node_count``
     - ``p2p_gpus_differ``: whether the P2P matrix shows another number of GPUs than nvidia-smi; ``pcie_p2p``: more than
       one GPU, not all joined by NVLink, so that P2P has to cross PCI Express
+    - ``taken_at_boot``: ``{addresses, places, blacklists}`` where vfio-pci is to take, at the next boot, cards that the
+      nvidia driver has today; empty where it takes none
     """
     gpus, pci = facts.get("gpus") or {}, facts.get("pci") or {}
     devices, on_bus = gpus.get("devices"), pci.get("gpus")
@@ -58,6 +61,7 @@ def join_facts(facts: Facts, errors: Errors) -> Facts:
         "gpus_without_numa_node": _without_numa_node(topology.get("gpus_without_numa_node"), nodes),
         "p2p_gpus_differ": _differ(p2p.get("gpu_count"), gpus.get("parsed") if gpus.get("count") is not None else None),
         "pcie_p2p": _pcie_p2p(gpus, p2p),
+        "taken_at_boot": _taken_at_boot(facts.get("modules") or {}, on_bus),
     }
 
 
@@ -75,6 +79,27 @@ def _driver_expected(gpus: Facts, on_bus: Facts | None) -> bool | None:
     if on_bus and not gpus.get("devices") and all(card.get("driver") == "vfio-pci" for card in on_bus.values()):
         return False
     return _gpu_found(gpus, on_bus)
+
+
+def _taken_at_boot(modules: Facts, on_bus: Facts | None) -> Facts | None:
+    """The cards bound to nvidia whose id stands in an `ids=` of vfio-pci, with the files (and lines) that say so."""
+    vfio, configuration = modules.get("vfio_pci"), modules.get("configuration") or {}
+    if vfio is None or on_bus is None:
+        return None
+    option = (vfio.get("options") or {}).get("ids") or {}
+    text = "%s,%s" % (option.get("configured") or "", option.get("cmdline") or "")
+    ids = {":".join(word.lower().split(":")[:2]) for word in text.split(",") if ":" in word}
+    taken = sorted(
+        where
+        for where, card in on_bus.items()
+        if card.get("driver") == "nvidia" and "%s:%s" % (card.get("vendor_id"), card.get("device_id")) in ids
+    )
+    if not taken and configuration.get("complete") is not True:
+        return None
+    places = [option.get("source")] if option.get("configured") and option.get("source") else []
+    places += ["/proc/cmdline"] if option.get("cmdline") else []
+    blacklists = (modules.get("nvidia") or {}).get("blacklisted") or []
+    return {"addresses": taken, "places": places if taken else [], "blacklists": list(blacklists) if taken else []}
 
 
 def _on_bus(devices: Facts | None, on_bus: Facts | None, gpus: Facts) -> Facts:

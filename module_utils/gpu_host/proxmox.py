@@ -13,10 +13,11 @@ from .evidence.noting import NotingEvidence
 from .evidence.offenders import Offenders, any_of
 from .pcie import pci_devices
 from .pcie.pci_names import is_gpu
-from .pve import card_claims, node_boot, node_driver, node_guests
+from .pve import card_claims, card_resets, node_boot, node_driver, node_guests
+from .pve.start_rules import NO_IOMMU
 
 SCHEMA = 1
-COMMANDS = [(["pveversion"], 20.0)]
+COMMANDS = [(["pveversion"], 20.0), (card_resets.LOG, card_resets.LOG_SECONDS)]
 KEYS = (
     "is_proxmox",
     "node",
@@ -37,8 +38,13 @@ COMPUTED = (
     "driver_conflicts",
     "shared_groups",
     "vms_not_ready_for_p2p",
+    "p2p_commands",
     "isolation_weakened",
     "faults",
+    "refused_lines",
+    "cannot_start",
+    "failed_resets",
+    "boot_faults",
     "needs_nodes_at_boot",
     "needs_iommu",
     "needs_driver",
@@ -56,10 +62,12 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
 
     `node`, `version`, `kernel`; `boot`, `driver`, `at_boot`, `gpus`, `vms`, `containers`: see below. `iommu_on`;
     `vfio_ids`: "vendor:device" -> the file that gives it to vfio-pci at boot. Lists of offenders, as sentences:
-    `claimed_twice`, `driver_conflicts`, `shared_groups`, `vms_not_ready_for_p2p`, `faults` (of guests' configurations,
-    with file and line), `isolation_weakened` (kernel parameters). `needs_nodes_at_boot`: a container with GPUs starts
-    at boot; `needs_iommu`: a VM has GPUs; `needs_driver`: a container has GPUs, for which the host's own driver has to
-    hold them. `unread_guests`: VMIDs whose configuration could not be read. `errors` as everywhere.
+    `claimed_twice`, `driver_conflicts`, `shared_groups`, `vms_not_ready_for_p2p` (`p2p_commands` would change them),
+    `faults` (of guests' configurations, with file and line), `refused_lines` (those of them about GPUs that Proxmox
+    does not take), `cannot_start` (guests that Proxmox would not start), `failed_resets` (card_resets.failed_resets),
+    `boot_faults` (node_boot.faults), `isolation_weakened` (kernel parameters). `needs_nodes_at_boot`: a container with
+    GPUs starts at boot; `needs_iommu`: a VM has GPUs; `needs_driver`: a container has GPUs, for which the host's own
+    driver has to hold them. `unread_guests`: VMIDs whose configuration could not be read. `errors` as everywhere.
 
     The guests are read from their files, not through `qm config` and `pct config`: those show pending values as if they
     were in force unless asked otherwise, need a second for each guest, and read the same files.
@@ -90,6 +98,7 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
     live = facts["boot"]["live"]
     facts["isolation_weakened"] = None if live is None else [word for word in live if _WEAKENS_ISOLATION.match(word)]
     _guests_and_cards(evidence, errors, facts)
+    facts["boot_faults"] = node_boot.faults(facts["boot"], facts["kernel"], facts["iommu_on"], facts["needs_iommu"])
     return facts
 
 
@@ -107,7 +116,7 @@ def _guests_and_cards(evidence: Evidence, errors: Errors, facts: dict[str, Any])
     for device in cards.values():
         pci_devices.add_detail(evidence, device, errors)
     unidentified = devices is None or bool(pci_devices.find_unidentified(devices))
-    facts["vms"] = node_guests.read_vms(evidence, errors, facts["node"], devices)
+    facts["vms"] = node_guests.read_vms(evidence, errors, facts["node"], devices, facts["iommu_on"])
     facts["containers"] = node_guests.read_containers(evidence, errors, facts["driver"])
     vms, containers = facts["vms"] or {}, facts["containers"] or {}
     unread_vms = unread_files(evidence, node_guests.VM_DIRECTORY, ".conf", errors)
@@ -122,6 +131,12 @@ def _guests_and_cards(evidence: Evidence, errors: Errors, facts: dict[str, Any])
     for fault in (fault for guest in (*vms.values(), *containers.values()) for fault in guest.get("faults", [])):
         faults.judge(True, fault)
     facts["faults"] = faults.listed()
+    refused = Offenders(unknown=unread)
+    for line in (line for guest in (*vms.values(), *containers.values()) for line in guest.get("refused", [])):
+        refused.judge(True, line["sentence"])
+    facts["refused_lines"] = refused.listed()
+    facts["cannot_start"] = _cannot_start({**vms, **containers}, unread)
+    facts["p2p_commands"] = None if facts["vms"] is None else _p2p_commands(vms)
     facts["vms_not_ready_for_p2p"] = _not_ready(vms, unread_vm or unidentified)
     facts["needs_iommu"] = any_of([*(bool(vm["gpus"]) for vm in vms.values()), None if unread_vm else False])
     at_boot = [bool(guest["gpus"] and guest["onboot"]) for guest in containers.values()]
@@ -132,6 +147,7 @@ def _guests_and_cards(evidence: Evidence, errors: Errors, facts: dict[str, Any])
         return
     gpus = card_claims.list_gpus(evidence, errors, cards, {**vms, **containers}, facts["vfio_ids"] or {})
     facts["gpus"] = None if unidentified or unread else gpus
+    facts["failed_resets"] = card_resets.failed_resets(evidence, errors, gpus)
     unknown = unidentified or unread
     cards_unread = unread_directories(evidence, "/proc/driver/nvidia/gpus", "information", errors)
     unclaimed = unknown or cards_unread != []
@@ -144,6 +160,26 @@ def _guests_and_cards(evidence: Evidence, errors: Errors, facts: dict[str, Any])
     facts["shared_groups"] = shared or (
         None if unknown or any(gpu["group_others"] is None for gpu in gpus.values()) else []
     )
+
+
+def _cannot_start(guests: dict[str, dict[str, Any]], unread: bool) -> list[str] | None:
+    """Guests with devices that Proxmox would not start, each with its reason; None where it is not known of one that
+    runs or
+    starts at boot, and nothing else is found. A template is not meant to start, and of a guest that is down and stays
+    down only what does not pass by itself counts."""
+    found, unknown = [], unread
+    for vmid, guest in guests.items():
+        start = guest.get("start")
+        # That the host has no IOMMU is said once, by `iommu_on`.
+        if start is None or guest["template"] or start["error"] == NO_IOMMU:
+            continue
+        active = guest["running"] or guest["onboot"]
+        if start["starts"] is False and (start["lasting"] or active):
+            kind = "VM" if guest["type"] == "vm" else "container"
+            key = " (%s)" % start["key"] if start["key"] else ""
+            found.append("%s %s: %s%s" % (kind, vmid, start["error"], key))
+        unknown = unknown or (start["starts"] is None and bool(active))
+    return None if unknown and not found else found
 
 
 def _not_ready(vms: dict[str, dict[str, Any]], unknown: bool) -> list[str] | None:
@@ -160,6 +196,16 @@ def _not_ready(vms: dict[str, dict[str, Any]], unknown: bool) -> list[str] | Non
         elif vm["gpus_without_pcie"]:
             found.judge(True, "VM %s: no pcie=1 on %s" % (vmid, ", ".join(vm["gpus_without_pcie"])))
     return found.listed()
+
+
+def _p2p_commands(vms: dict[str, dict[str, Any]]) -> list[str]:
+    """`qm set …` for each VM with several GPUs that Proxmox would start with Q35 and pcie=1."""
+    return [
+        "qm set %s %s" % (vmid, vm["fixes"].get(name))
+        for vmid, vm in vms.items()
+        for name in ("q35", "pcie")
+        if (vm.get("gpu_count") or 0) > 1 and not vm.get("template") and vm.get("fixes", {}).get(name)
+    ]
 
 
 def gather_host(evidence: Evidence) -> dict[str, Any]:

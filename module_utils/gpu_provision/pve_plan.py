@@ -13,12 +13,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..gpu_host.pve import container_config, vm_config
-from ..gpu_host.pve.guest_config import GuestConfig, pending_changes
+from ..gpu_host.pve import container_config, vm_config, vm_schema
+from ..gpu_host.pve.ct_schema import MAX_DEVICES as MAX_DEV
+from ..gpu_host.pve.guest_config import GuestConfig, effective_settings
+from ..gpu_host.pve.property_string import Refused, edited, parse
+from ..gpu_host.pve.start_rules import NodeState, judge_vm
+from ..gpu_host.pve.vm_changes import grants, without_cliques
+from ..gpu_host.pve.vm_schema import MAX_HOSTPCI
 
-MAX_HOSTPCI = 16
-MAX_DEV = 256
-_CLIQUE_WORDS = re.compile(r"\s*-set\s+(['\"]?)device\.hostpci\d+(?:\.\d+)?\.x-nv-gpudirect-clique=\d+\1(?=\s|$)")
 _HOSTPCI_KEY = re.compile(r"hostpci([0-9]+)$")
 _DEV_KEY = re.compile(r"dev([0-9]+)$")
 
@@ -64,17 +66,42 @@ def plan_vm(
     left.
     """
     plan = Plan()
-    settings = vm_config.apply_pending(config)
-    chipset = vm_config.parse_machine(settings.get("machine"), settings.get("arch"))["chipset"]
-    if machine is not None and vm_config.chipset_of(machine) != chipset:
-        plan.set["machine"] = machine
-        chipset = vm_config.chipset_of(machine)
+    settings = effective_settings(config)
+    line = _machine_line(settings, machine)
+    if line != settings.get("machine"):
+        plan.set["machine"] = line or ""
+    chipset = vm_config.parse_machine(line, settings.get("arch"))["chipset"]
     if gpus and pcie and chipset != "q35":
         raise PlanError("pcie=1 needs the chipset q35 and this VM has %s; give machine: q35, or pcie: false" % chipset)
     keys = _hostpci_lines(plan, entries, gpus, pcie, named_functions=clique is not None)
     if clique is not None or remove_clique:
         _clique(plan, settings.get("args"), keys, clique)
     return plan
+
+
+def _machine_line(settings: dict[str, str], wish: str | None) -> str | None:
+    """The machine line: what the VM has, with what is wished for. A pinned version of the same chipset stays, and so do
+    options that the wish does not name.
+
+    PlanError: a machine that Proxmox refuses, or that it would not start.
+    """
+    now = settings.get("machine")
+    if wish is None:
+        return now
+    try:
+        asked = parse(vm_schema.MACHINE, wish)
+    except Refused as error:
+        raise PlanError("machine %r: Proxmox refuses it (%s)" % (wish, error)) from error
+    kind = asked.pop("type", None)
+    changes: dict[str, str | None] = dict(asked)
+    chipset = vm_config.parse_machine(now, settings.get("arch"))["chipset"]
+    if kind is not None and (vm_config.chipset_of(kind) != chipset or re.search(r"-[0-9]", kind)):
+        changes["type"] = kind
+    line = edited(vm_schema.MACHINE, now or "", changes) if changes else now
+    verdict = judge_vm({"machine": line or "", "arch": settings.get("arch", "")}, NodeState(), "0")
+    if verdict.starts is False:
+        raise PlanError("machine %r: Proxmox would not start the VM (%s)" % (line, verdict.error))
+    return line
 
 
 def _hostpci_lines(
@@ -122,39 +149,30 @@ def _hostpci_lines(
 
 def _express(value: str, pcie: bool) -> str:
     """The line with pcie=1, or without it, and otherwise as it was."""
-    parts = value.split(",")
-    now = any(part.strip().lower() in ("pcie=1", "pcie=on", "pcie=yes", "pcie=true") for part in parts)
-    if now == pcie:
+    if (parse(vm_schema.HOSTPCI, value).get("pcie") == "1") == pcie:
         return value
-    parts = [part for part in parts if not part.strip().startswith("pcie=")]
-    return ",".join([*parts, "pcie=1"] if pcie else parts)
+    return edited(vm_schema.HOSTPCI, value, {"pcie": "1" if pcie else None})
 
 
 def _with_function(value: str, addresses: list[str]) -> str:
     """The line with the device named by its function: QEMU then gives it a name that -set can address."""
-    parts = value.split(",")
     if len(addresses) != 1:
         raise PlanError(
             "%s passes several GPUs in one line, which a clique cannot address; give each a line of its own" % value
         )
-    named = [index for index, part in enumerate(parts) if "=" not in part or part.strip().startswith("host=")]
-    parts[named[0]] = addresses[0]
-    return ",".join(parts)
+    return edited(vm_schema.HOSTPCI, value, {"host": addresses[0]})
 
 
 def _clique(plan: Plan, args: str | None, keys: list[str], clique: int | None) -> None:
     old = args or ""
-    kept = _CLIQUE_WORDS.sub("", old).strip()
+    kept = without_cliques(old)
     words = (
         ["-set device.%s.x-nv-gpudirect-clique=%d" % (key, clique) for key in sorted(keys, key=_number)]
         if clique is not None
         else []
     )
     new = " ".join(filter(None, [kept, *words]))
-    if (
-        vm_config.args_facts(vm_config.split_args(old))["cliques"]
-        == vm_config.args_facts(vm_config.split_args(new))["cliques"]
-    ):
+    if grants(old) == grants(new):
         return
     if new:
         plan.set["args"] = new
@@ -177,11 +195,7 @@ def plan_container(
     hand.
     """
     plan = Plan()
-    settings = config.current.settings()
-    changed, deleted = pending_changes(config.pending)
-    for key in deleted:
-        settings.pop(key, None)
-    settings.update(changed)
+    settings = effective_settings(config)
     used, there = set(), set()
     for key, value in settings.items():
         match = _DEV_KEY.match(key)
@@ -207,27 +221,8 @@ def plan_container(
             plan.set[number] = "%s,mode=%s" % (path, mode) if mode else path
             if number in plan.delete:
                 plan.delete.remove(number)
-    plan.drop_lines = _legacy_lines(config, set(nvidia_majors), set(known_majors))
+    plan.drop_lines = container_config.hand_written_lines(config, set(nvidia_majors), set(known_majors))
     return plan
-
-
-def _legacy_lines(config: GuestConfig, nvidia: set[int], known: set[int]) -> list[int]:
-    lines = [line for line in config.current.lines if line.key is not None and line.key.startswith("lxc.")]
-    mounts = [
-        line.number
-        for line in lines
-        if line.key == "lxc.mount.entry" and container_config.NVIDIA_NODE.match((line.value.split() or [""])[0])
-    ]
-    rules = []
-    for line in lines:
-        if not (line.key or "").startswith(("lxc.cgroup2.devices.allow", "lxc.cgroup.devices.allow")):
-            continue
-        rule = container_config.parse_rule(line.key or "", line.value)
-        if rule is None or rule["type"] != "c" or rule["major"] is None:
-            continue
-        if rule["major"] in nvidia or (mounts and rule["major"] not in known):
-            rules.append(line.number)
-    return sorted(mounts + rules)
 
 
 def container_nodes(minors: Iterable[int], more: Iterable[str] = ()) -> list[str]:

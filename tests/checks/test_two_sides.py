@@ -18,7 +18,7 @@ def test_the_cause_of_the_story_is_on_the_hypervisor() -> None:
     cause = bad["vm_machine_q35"]
     assert cause["found"].startswith("VM 101 on pve1 has no machine line: i440FX")
     assert cause["remedy"]["on"] == "hypervisor"
-    assert "qm set 101 --machine q35 --hostpci0 '0000:01:00.0,pcie=1' --hostpci1" in cause["remedy"]["commands"][1]
+    assert "qm set 101 --machine q35 --hostpci0 0000:01:00.0,pcie=1 --hostpci1" in cause["remedy"]["commands"][1]
 
 
 def test_a_fix_that_waits_for_a_restart_is_the_cause_then() -> None:

@@ -1,14 +1,6 @@
-<<<<<<< HEAD:tests/molecule/made_environment.py
 """The role makes the engine's environment itself, from pinned packages, on a host that has nothing.
 
-`make real-engine` runs this.
-
-Not collected by name: installing PyTorch on the host takes two minutes of a processor, and the scenario
-inference_server_real runs the same engine.
-=======
-"""The role makes the engine's environment itself, from pinned packages, on a host that has nothing. `make real-engine`
-runs this after test_real_engine.py, which makes its model.
->>>>>>> a5a1166d5539e8bd226fb149e5092be10ef23f68:tests/molecule/test_real_engine_made.py
+`make real-engine` runs this after test_real_engine.py, which makes its model.
 """
 
 from __future__ import annotations

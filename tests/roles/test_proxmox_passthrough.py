@@ -86,7 +86,7 @@ def proxmox(make_host: Callable[..., dict[str, Any]], tmp_path_factory: pytest.T
     made = Proxmox(host, work)
     made.ssh("mkdir -p /etc/pve/qemu-server /etc/pve/lxc /etc/default/grub.d /run/qemu-server")
     made.ssh(
-        "for t in qm pct lxc-info; do ln -s /opt/pve/bin/$t /usr/local/sbin/$t; done; ln -s /opt/pve/update-grub "
+        "for t in qm pct lxc-info dmesg; do ln -s /opt/pve/bin/$t /usr/local/sbin/$t; done; ln -s /opt/pve/update-grub "
         "/usr/sbin/update-grub"
     )
     made.ssh("ln -s /opt/pve/nvidia-modprobe /usr/bin/nvidia-modprobe")

@@ -1,4 +1,5 @@
-"""Every capture of the folder that GPU_HOST_SAMPLES names, read by its reader: nothing raises, and no reader has a fault.
+"""Every capture of the folder that GPU_HOST_SAMPLES names, read by its reader: nothing raises, and no reader has a
+fault.
 
 The folder holds KIND/NAME.txt; KINDS says which kinds there are. What the facts should be is not known here: look at
 them with `ansible -m gpu_facts`, or write a fixture (CONTRIBUTING.md).

@@ -21,7 +21,9 @@ def vm(name: str) -> dict[str, Any]:
 
 
 def lxc(name: str) -> dict[str, Any]:
-    return container_config.read_container(guest_config.parse_config(text("pve_lxc/%s.txt" % name)))
+    return container_config.read_container(
+        guest_config.parse_config(text("pve_lxc/%s.txt" % name), guest_config.CONTAINER)
+    )
 
 
 def test_every_capture_is_read_and_kept() -> None:

@@ -39,7 +39,6 @@ RECORDED = {"evidence": {"recorded": True, "probe_recorded": False}, "gpus": {"c
     ],
 )
 def test_when_p2p_is_proven(facts: dict[str, Any], mode: str, probed: bool) -> None:
-<<<<<<< HEAD
     assert wants_probe(facts, mode) is probed
 
 
@@ -56,13 +55,6 @@ def process(name: str | None, kind: str = "C") -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     ("facts", "seen"),
-=======
-    assert gathering.wants_probe(facts, mode) is probed
-
-
-@pytest.mark.parametrize(
-    ("facts", "mode", "seen"),
->>>>>>> a5a1166d5539e8bd226fb149e5092be10ef23f68
     [
         (BUSY, "yes"),
         (on_gpu(process("VLLM::Worker_TP0")), "yes"),
@@ -89,16 +81,11 @@ def process(name: str | None, kind: str = "C") -> dict[str, Any]:
         (RECORDED, "yes"),
     ],
 )
-<<<<<<< HEAD
 def test_when_the_server_is_looked_at(facts: dict[str, Any], seen: str) -> None:
     assert sees_server(facts, "auto") == seen
     assert sees_server(facts, "auto", named=True) == "yes", "the inventory names one"
     assert sees_server(facts, "true") == "yes"
     assert sees_server(facts, "false") == "no"
-=======
-def test_when_the_server_is_looked_at(facts: dict[str, Any], mode: str, seen: bool) -> None:
-    assert gathering.sees_server(facts, mode) is seen
->>>>>>> a5a1166d5539e8bd226fb149e5092be10ef23f68
 
 
 def gather(

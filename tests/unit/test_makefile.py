@@ -1,4 +1,5 @@
-"""Every target of the Makefile really runs, whatever files and folders have its name; the tiers of the tests are disjoint."""
+"""Every target of the Makefile really runs, whatever files and folders have its name; the tiers of the tests are
+disjoint."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ import pytest
 from ansible.module_utils.gpu_host import proxmox
 from ansible.module_utils.gpu_host.evidence import bundle
 from ansible.module_utils.gpu_host.evidence.errors import Errors
-from ansible.module_utils.gpu_host.pve import card_claims, node_driver, node_guests
+from ansible.module_utils.gpu_host.pve import card_claims, node_driver, node_guests, pci_mapping
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -89,11 +89,12 @@ def test_clique_grants_that_do_not_hold(args: str, fault: str) -> None:
 
 def test_a_mapping_is_looked_up_for_this_node() -> None:
     mapping = (
-        "gpu\n\tmap node=pve2,path=0000:99:00.0\n\tmap node=pve1,path=0000:01:00.0\n\tmap node=pve1,path=0000:11:00.0\n"
+        "gpu\n\tmap id=10de:2bb5,node=pve2,path=0000:99:00.0\n\tmap id=10de:2bb5,node=pve1,path=0000:01:00.0\n"
+        "\tmap id=10de:2bb5,node=pve1,path=0000:11:00.0\n"
     )
     found = vms(
         {"101": "hostpci0: mapping=gpu,pcie=1\n", "102": "hostpci0: mapping=gone\n"},
-        file(node_guests.MAPPING_FILE, mapping),
+        file(pci_mapping.FILE, mapping),
     )
     entry = found["101"]["hostpci"][0]
     assert entry["addresses"] == GPUS and entry["alternatives"] == 2
@@ -153,8 +154,9 @@ def card(
     }
 
 
-def claim(kind: str, vmid: str, running: bool | None = False, onboot: bool = False) -> dict[str, Any]:
-    return {"type": kind, "vmid": vmid, "name": "", "running": running, "onboot": onboot}
+def claim(kind: str, vmid: str, running: bool | None = False, onboot: bool = False, **more: bool) -> dict[str, Any]:
+    known = {"shared": False, "kept": False, **more}
+    return {"type": kind, "vmid": vmid, "name": "", "running": running, "onboot": onboot, **known}
 
 
 @pytest.mark.parametrize(
@@ -164,6 +166,8 @@ def claim(kind: str, vmid: str, running: bool | None = False, onboot: bool = Fal
         ([claim("vm", "101", True), claim("vm", "102", False, onboot=True)], 1),
         ([claim("vm", "101", onboot=True), claim("lxc", "102", True)], 1),
         ([claim("lxc", "101", True), claim("lxc", "102", True)], 0),
+        ([claim("vm", "101", True, shared=True), claim("vm", "102", True, shared=True)], 0),
+        ([claim("vm", "101", True, shared=True), claim("vm", "102", True)], 1),
     ],
 )
 def test_two_owners(claims: list[dict[str, Any]], found: int) -> None:
@@ -180,6 +184,9 @@ def test_drivers_against_owners() -> None:
     )
     assert conflicts(card("vfio-pci", claim("vm", "101", True))) == []
     assert "bound to nvidia although VM 101 (running)" in conflicts(card("nvidia", claim("vm", "101", True)))[0]
+    # With driver=keep, and for a vGPU, Proxmox leaves the card to its driver.
+    assert conflicts(card("nvidia", claim("vm", "101", True, kept=True))) == []
+    assert conflicts(card("nvidia", claim("vm", "101", True, shared=True))) == []
     # Proxmox binds the card when the VM starts.
     assert conflicts(card("nvidia", claim("vm", "101", False))) == []
 

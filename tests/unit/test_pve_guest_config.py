@@ -9,11 +9,13 @@ import os
 import signal
 import subprocess
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pve_guest_config
 import pytest
+from ansible.module_utils.gpu_host.evidence.interface import Listing
 from ansible.module_utils.gpu_host.evidence.live import LiveEvidence
 from ansible.module_utils.gpu_provision import pve_apply
 
@@ -30,17 +32,29 @@ CONTAINER = (
 )
 
 
+class WithNodes(LiveEvidence):
+    """The files below its /dev are shown as the device nodes that a test may not make."""
+
+    def list(self, path: str) -> Listing:
+        listing = super().list(path)
+        if path == "/dev":
+            shown = {name: replace(entry, kind="char", mode=0o666) for name, entry in listing.entries.items()}
+            return replace(listing, entries=shown)
+        return listing
+
+
 class Host:
     """A Proxmox host in a directory."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.evidence = LiveEvidence(str(root))
+        self.evidence = WithNodes(str(root))
         for path, text in {
             "/proc/devices": "Character devices:\n  1 mem\n 10 misc\n195 nvidia\n511 nvidia-uvm\n\nBlock "
             "devices:\n259 blkext\n",
             "/proc/cmdline": "BOOT_IMAGE=/boot/vmlinuz root=x ro\n",
             "/proc/modules": "",
+            "/sys/class/iommu/ivhd0/uevent": "",
         }.items():
             self.write(path, text)
         for name in (
@@ -230,7 +244,7 @@ def test_containers_share_a_card(host: Host) -> None:
         (("vm", 101, ["01:00.0"]), {"clique": "16"}, "a number from 0 to 15"),
         (("vm", 999, ["01:00.0"]), {}, "this host has no VM 999"),
         (("lxc", 101, ["01:00.0"]), {}, "this host has no container 101"),
-        (("vm", 101, ["01:00.0"]), {"machine": "q36"}, "needs the chipset q35 and this VM has None"),
+        (("vm", 101, ["01:00.0"]), {"machine": "q36"}, "Proxmox refuses it"),
     ],
 )
 def test_what_is_asked_and_cannot_be_done(

@@ -29,7 +29,7 @@ MAJORS = {"nvidia": 195, "nvidia-uvm": 511, "nvidia-caps": 236}
 
 
 def read(text: str) -> dict[str, Any]:
-    return container_config.read_container(guest_config.parse_config(text))
+    return container_config.read_container(guest_config.parse_config(text, guest_config.CONTAINER))
 
 
 def test_old_style() -> None:
@@ -78,6 +78,7 @@ def test_new_style() -> None:
         "uid": None,
         "gid": 44,
         "deny_write": False,
+        "problem": None,
     }
     assert (
         facts["devices"][3]["path"] == "/dev/dri/by-path/pci-0000:07:00.0-card"

@@ -105,12 +105,45 @@ def test_what_only_a_person_can_decide_is_refused() -> None:
         vm("machine: q35\n" + "".join("hostpci%d: 0000:a1:00.0\n" % number for number in range(16)), GPUS[:1])
 
 
+@pytest.mark.parametrize(
+    ("have", "wish", "line"),
+    [
+        ("pc,viommu=virtio", "q35", "q35,viommu=virtio"),
+        ("viommu=virtio", "q35", "q35,viommu=virtio"),
+        ("type=q35", "q35", None),
+        ("q35,viommu=intel", "q35", None),
+        ("q35,viommu=intel", "type=q35", None),
+        ("pc-q35-9.2+pve1", "q35", None),
+        ("q35", "q35,viommu=virtio", "q35,viommu=virtio"),
+        ("q35", "pc-q35-9.2", "pc-q35-9.2"),
+        ("pc,enable-s3=1", "type=q35", "q35,enable-s3=1"),
+    ],
+)
+def test_a_machine_line_keeps_what_the_wish_does_not_name(have: str, wish: str, line: str | None) -> None:
+    plan = vm("machine: %s\nhostpci0: 0000:01:00.0,pcie=1\n" % have, GPUS[:1], machine=wish)
+    assert plan.set.get("machine") == line
+
+
+@pytest.mark.parametrize(
+    ("have", "wish", "says"),
+    [
+        ("q35", "Q35", "Proxmox refuses it"),
+        ("q35", "q35,foo=1", "Proxmox refuses it"),
+        ("q35,viommu=intel", "pc", "would not start the VM"),
+        ("q35", "q35,aw-bits=39", "would not start the VM"),
+    ],
+)
+def test_a_machine_that_proxmox_would_not_take(have: str, wish: str, says: str) -> None:
+    with pytest.raises(pve_plan.PlanError, match=says):
+        vm("machine: %s\n" % have, [], machine=wish)
+
+
 NODES = ["/dev/nvidia0", "/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"]
 MAJORS, KNOWN = {195, 511, 236}, {1, 5, 10, 136, 195, 511, 236}
 
 
 def container(text: str, nodes: list[str], mode: str | None = "0666") -> pve_plan.Plan:
-    return pve_plan.plan_container(guest_config.parse_config(text), nodes, mode, MAJORS, KNOWN)
+    return pve_plan.plan_container(guest_config.parse_config(text, guest_config.CONTAINER), nodes, mode, MAJORS, KNOWN)
 
 
 def test_a_new_container() -> None:
@@ -133,7 +166,7 @@ def test_lines_by_hand_are_replaced_and_only_those_of_nvidia() -> None:
         "lxc.apparmor.profile: unconfined\n[snap]\nlxc.cgroup2.devices.allow: c 195:* rwm\n"
     )
     plan = container(text, NODES)
-    kept = guest_config.without_lines(guest_config.parse_config(text), plan.drop_lines)
+    kept = guest_config.without_lines(guest_config.parse_config(text, guest_config.CONTAINER), plan.drop_lines)
     assert plan.drop_lines == [2, 3, 5]
     assert (
         "c 10:200" in kept
@@ -188,7 +221,9 @@ LINE = st.sampled_from(
 def test_a_second_plan_changes_nothing(lines: list[str], gpus: list[str], clique: int | None) -> None:
     text = "\n".join(lines) + "\n"
     # Carried out on a stopped guest, whose pending values are in force.
-    text = "".join("%s: %s\n" % item for item in vm_config.apply_pending(guest_config.parse_config(text)).items())
+    text = "".join(
+        "%s: %s\n" % item for item in guest_config.effective_settings(guest_config.parse_config(text)).items()
+    )
     done = after(text, vm(text, gpus, machine="q35", clique=clique))
     assert not vm(done, gpus, machine="q35", clique=clique).changes
     others = [line for line in text.splitlines() if line.startswith(("cores", "hostpci1: 0000:a1"))]

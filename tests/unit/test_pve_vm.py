@@ -65,9 +65,9 @@ def test_addresses(text: str, expected: tuple[str, int | None] | None) -> None:
             {"id_overrides": {"vendor-id": "0x10de", "sub-device-id": "0x0001"}},
         ),
         ("01:00.0,legacy-igd=1", {"legacy_igd": True}),
-        ("pcie=1", {"problem": "names neither a device nor a mapping"}),
-        ("gpu,pcie=1", {"problem": "'gpu' is not a PCI address"}),
-        ("01:00.0,mapping=gpu0", {"problem": "names both a device and a mapping"}),
+        ("pcie=1", {"problem": "Either 'host' or 'mapping' must be set."}),
+        ("gpu,pcie=1", {"problem": "format error; host: value does not match the regex pattern"}),
+        ("01:00.0,mapping=gpu0", {"problem": "Cannot set both 'host' and 'mapping'."}),
     ],
 )
 def test_hostpci(value: str, expected: dict[str, Any]) -> None:
@@ -194,15 +194,24 @@ def test_mappings() -> None:
         "gpu0\n\tdescription the first card\n\tmap "
         "id=10de:2bb5,iommugroup=2,node=pve1,path=0000:01:00.0,subsystem-id=10de:204e\n"
         "\tmap id=10de:2bb5,node=pve2,path=0000:41:00\n\n# a note\nnic\n\tmap "
-        "id=1:2,node=pve1,path=0000:a1:00.0;0000:a1:00.1\n\tmdev 1\n"
+        "id=15b3:1021,node=pve1,path=0000:a1:00.0;0000:a1:00.1\n\tmdev 1\n"
     )
-    maps = pci_mapping.parse_mappings(text)
-    assert set(maps) == {"gpu0", "nic"}
-    assert maps["gpu0"][0]["devices"] == [{"slot": "0000:01:00", "function": 0, "address": "0000:01:00.0"}]
-    assert maps["gpu0"][1]["node"] == "pve2" and maps["gpu0"][1]["devices"][0]["address"] is None
-    assert len(maps["nic"][0]["devices"]) == 2
-    junk = pci_mapping.parse_mappings("\tmap before=any\nx\n\tmap nonsense\n\x00")
-    assert junk == {
-        "x": [{"node": None, "devices": [], "id": None, "subsystem_id": None, "iommu_group": None}],
-        "\x00": [],
-    }
+    found = pci_mapping.parse_mappings(text)
+    assert set(found) == {"gpu0", "nic"} and found["nic"]["mdev"] and not found["gpu0"]["mdev"]
+    maps = found["gpu0"]["maps"]
+    assert maps[0]["devices"] == [{"slot": "0000:01:00", "function": 0, "address": "0000:01:00.0"}]
+    assert maps[1]["node"] == "pve2" and maps[1]["devices"][0]["address"] is None
+    assert len(found["nic"]["maps"][0]["devices"]) == 2
+    # What the format refuses is dropped; a name that is none makes its section be skipped.
+    junk = (
+        "\tmap before=any\ncards\n\tmap nonsense\n\tmap id=0x10de:0x2bb5,node=pve1,path=0000:01:00.0\n\n9x\n\tmdev "
+        "1\n\x00"
+    )
+    assert pci_mapping.parse_mappings(junk) == {"cards": {"mdev": False, "maps": []}}
+
+
+def test_a_section_of_the_mapping_file_ends_at_an_empty_line_only() -> None:
+    one = "\tmap id=10de:2bb5,node=pve1,path=0000:%s:00.0\n"
+    found = pci_mapping.parse_mappings("first\n" + one % "01" + "second\n" + one % "41")
+    assert [item["path"] for item in found["first"]["maps"]] == ["0000:01:00.0", "0000:41:00.0"]
+    assert "second" not in found

@@ -1,4 +1,5 @@
-"""docs/checks.md, docs/checks/ and docs/facts.md say what the checks and the readers say: run `make docs` after a change."""
+"""docs/checks.md, docs/checks/ and docs/facts.md say what the checks and the readers say: run `make docs` after a
+change."""
 
 from __future__ import annotations
 

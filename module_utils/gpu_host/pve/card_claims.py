@@ -12,10 +12,10 @@ Table = dict[str, dict[str, Any]]
 
 
 def list_gpus(evidence: Evidence, errors: Errors, devices: Table, guests: Table, ids: dict[str, str]) -> Table:
-    """Facts of the cards by address.
+    """Address -> {name, id, driver ("" none), numa_node, iommu_group, group_others, claimed_by [{vmid, type, name,
+    running, onboot, shared, kept}], vfio_at_boot}
 
-    {name, id, driver ("" none), numa_node, iommu_group, group_others, claimed_by [{vmid, type, name, running, onboot}],
-    vfio_at_boot}
+    `shared`: the VM has a mediated device (vGPU) of the card, not the card; `kept`: driver=keep, Proxmox binds nothing.
 
     `devices` are the detailed GPUs, `guests` all VMs and containers, `ids` what vfio-pci takes at boot
     (pve_host.vfio_ids).
@@ -37,6 +37,8 @@ def list_gpus(evidence: Evidence, errors: Errors, devices: Table, guests: Table,
                     "name": guest["name"],
                     "running": guest.get("running"),
                     "onboot": guest.get("onboot"),
+                    "shared": address in guest.get("shared_claims", ()),
+                    "kept": address in guest.get("kept_claims", ()),
                 }
                 for vmid, guest in sorted(guests.items(), key=lambda item: int(item[0]))
                 if address in (guest["claims"] or [])
@@ -83,14 +85,12 @@ def label_claim(claim: dict[str, Any]) -> str:
 
 
 def claimed_twice(cards: Table) -> list[str]:
-    """Cards that two guests want at the same time. Containers may share one; a VM needs it alone.
-
-    A guest that neither runs nor starts at boot takes nothing from the others.
-    """
+    """Cards that two guests want at the same time. Containers may share one, and so may VMs that have vGPUs of it; a VM
+    with the card itself needs it alone. A guest that neither runs nor starts at boot takes nothing from the others."""
     found = []
     for address, card in cards.items():
         active = [claim for claim in card["claimed_by"] if claim["running"] or claim["onboot"]]
-        if len(active) > 1 and any(claim["type"] == "vm" for claim in active):
+        if len(active) > 1 and any(claim["type"] == "vm" and not claim["shared"] for claim in active):
             found.append("%s: %s" % (address, ", ".join(map(label_claim, active))))
     return found
 
@@ -109,7 +109,8 @@ def driver_conflicts(cards: Table) -> list[str]:
                 elif card["vfio_at_boot"]:
                     text = "%s goes to vfio-pci at the next boot (%s), and %s needs nvidia on it"
                     found.append(text % (address, card["vfio_at_boot"], label_claim(claim)))
-            if claim["type"] == "vm" and claim["running"] and card["driver"] not in (None, "vfio-pci"):
+            whole = claim["type"] == "vm" and not claim["shared"] and not claim["kept"]
+            if whole and claim["running"] and card["driver"] not in (None, "vfio-pci"):
                 found.append(
                     "%s is bound to %s although %s runs with it"
                     % (address, card["driver"] or "no driver", label_claim(claim))
@@ -122,6 +123,6 @@ def shared_groups(cards: Table, bridges: set[str]) -> list[str]:
     found = []
     for address, card in cards.items():
         others = [other for other in card["group_others"] or [] if other not in bridges]
-        if others and any(claim["type"] == "vm" for claim in card["claimed_by"]):
+        if others and any(claim["type"] == "vm" and not claim["shared"] for claim in card["claimed_by"]):
             found.append("%s: group %s also holds %s" % (address, card["iommu_group"], ", ".join(others)))
     return found

@@ -8,23 +8,33 @@ boot. Sources: pve-docs pct.conf(5), lxc.container.conf(5).
 from __future__ import annotations
 
 import re
+from collections.abc import Collection, Mapping
 from typing import Any
 
-from .guest_config import GuestConfig, parse_number, parse_properties, parse_truth, pending_changes
+from . import container_access, ct_schema
+from .guest_config import GuestConfig, effective_settings, parse_number, parse_truth, pending_changes
+from .property_string import Refused
+from .property_string import parse as parse_property_string
 
 _DEV = re.compile(r"dev([0-9]+)$")
-_RULE = re.compile(r"([abc])\s+(\*|\d+):(\*|\d+)\s+([rwm]+)")
 _GPU_NODE = re.compile(r"/dev/nvidia([0-9]+)$")
 NVIDIA_NODE = re.compile(r"/dev/nvidia")
 # Without these no CUDA program starts; nvidia-uvm-tools, nvidia-modeset and nvidia-caps are for profilers, displays and
 # MIG.
 REQUIRED_NODES = ("/dev/nvidiactl", "/dev/nvidia-uvm")
 GPU_KEYS = re.compile(r"(dev[0-9]+|features|unprivileged)$")
+# What may bring nodes into a container without a line that names them.
+_BRINGS_NODES = re.compile(r"lxc\.(hook\.(autodev|mount|pre-mount|pre-start|start)|include|mount\.fstab)$")
+_LIBRARY = re.compile(r"/lib(?:cuda|nvidia-[a-z\-]+)\.so\.([0-9]{3}\.[0-9]+(?:\.[0-9]+)?)$")
 
 
 def parse_device(index: int, value: str) -> dict[str, Any]:
-    """A `devN` line: {key, path, mode, uid, gid, deny_write}."""
-    options = parse_properties(value, "path")
+    """A `devN` line: {key, path, mode, uid, gid, deny_write, problem}; `problem` is what stops the container's start."""
+    problem = None
+    try:
+        options = ct_schema.device(value)
+    except Refused as error:
+        options, problem = {}, str(error)
     return {
         "key": "dev%d" % index,
         "path": options.get("path"),
@@ -32,31 +42,11 @@ def parse_device(index: int, value: str) -> dict[str, Any]:
         "uid": parse_number(options.get("uid")),
         "gid": parse_number(options.get("gid")),
         "deny_write": parse_truth(options.get("deny-write"), False),
+        "problem": problem,
     }
 
 
-def parse_rule(key: str, value: str) -> dict[str, Any] | None:
-    """A cgroup device rule: {key, type, major (None: any), minor (None: any), access, value}.
-
-    None if it cannot be read.
-    """
-    text = value.partition("#")[0].strip()
-    match = _RULE.match(text)
-    if not match:
-        return (
-            {"key": key, "type": "a", "major": None, "minor": None, "access": "rwm", "value": text}
-            if text == "a"
-            else None
-        )
-    kind, major, minor, access = match.groups()
-    return {
-        "key": key,
-        "type": kind,
-        "major": parse_number(major),
-        "minor": parse_number(minor),
-        "access": access,
-        "value": text,
-    }
+parse_rule = container_access.rule
 
 
 def parse_mount(value: str) -> dict[str, Any] | None:
@@ -77,6 +67,15 @@ def parse_mount(value: str) -> dict[str, Any] | None:
     }
 
 
+def mount_point(value: str) -> dict[str, Any] | None:
+    """An `mpN` line that mounts a path of the host, in the shape of `mount`; None for a volume."""
+    parts = dict(part.partition("=")[::2] for part in value.split(",") if "=" in part)
+    source = parts.get("volume") or next((part for part in value.split(",") if "=" not in part), "")
+    if not source.startswith("/"):
+        return None
+    return {"source": source, "target": parts.get("mp", ""), "options": [], "optional": False, "value": value}
+
+
 def read_container(config: GuestConfig) -> dict[str, Any]:
     """The facts of one configuration: what is in force now.
 
@@ -84,8 +83,6 @@ def read_container(config: GuestConfig) -> dict[str, Any]:
     """
     settings = config.current.settings()
     changed, deleted = pending_changes(config.pending)
-    after = {key: value for key, value in settings.items() if key not in deleted}
-    after.update(changed)
     raw = config.current.raw()
     return {
         "type": "lxc",
@@ -94,33 +91,49 @@ def read_container(config: GuestConfig) -> dict[str, Any]:
         "onboot": parse_truth(settings.get("onboot"), False),
         "lock": settings.get("lock"),
         **_devices(settings, raw),
-        "next_start": _devices(after, raw),
+        "next_start": _devices(effective_settings(config), raw),
         "pending": sorted(set(changed) | set(deleted)),
         "pending_gpu_keys": sorted(key for key in set(changed) | set(deleted) if GPU_KEYS.match(key)),
         "snapshots": len(config.snapshots),
     }
 
 
-def _devices(settings: dict[str, str], raw: list[tuple[str, str]]) -> dict[str, Any]:
+def _devices(settings: Mapping[str, str], raw: list[tuple[str, str]]) -> dict[str, Any]:
     entries = sorted(
         (int(match.group(1)), value)
         for match, value in ((_DEV.match(key), value) for key, value in settings.items())
         if match
     )
-    rules = [
-        parse_rule(key, value) for key, value in raw if key.startswith("lxc.cgroup") and key.endswith(".devices.allow")
+    written = [
+        (value, parse_rule(key, value)) for key, value in raw if re.match(r"lxc\.cgroup2\.devices\.(allow|deny)$", key)
     ]
     mounts = [parse_mount(value) for key, value in raw if key == "lxc.mount.entry"]
+    mounts += [mount_point(value) for key, value in settings.items() if re.match(r"mp[0-9]+$", key)]
+    known_mounts = [item for item in mounts if item is not None]
     devices = [parse_device(index, value) for index, value in entries]
+    try:
+        features = parse_property_string(ct_schema.FEATURES, settings.get("features", ""))
+    except Refused:
+        features = {}
+    hooks = ["%s: %s" % (key, value) for key, value in raw if _BRINGS_NODES.match(key) and value]
+    hooks += ["hookscript: %s" % settings["hookscript"]] if settings.get("hookscript") else []
     return {
         "unprivileged": parse_truth(settings.get("unprivileged"), False),
-        "features": parse_properties(settings.get("features", ""), "features"),
+        "features": features,
         "devices": devices,
-        "rules": [item for item in rules if item is not None],
-        "mounts": [item for item in mounts if item is not None],
+        "rules": [item for _value, item in written if item is not None],
+        # LXC dies of a rule that it cannot read.
+        "bad_rules": [value for value, item in written if item is None and value],
+        "mounts": known_mounts,
         # cgroup v1 keys: Proxmox VE mounts cgroup v2 only since 7.0, so such a rule allows nothing.
         "cgroup1_rules": [value for key, value in raw if key.startswith("lxc.cgroup.devices.")],
-        "nodes": _nodes(devices, [item for item in mounts if item is not None]),
+        "nodes": _nodes(devices, known_mounts),
+        "hooks": hooks,
+        "pinned_libraries": [
+            {"path": item["source"], "version": match.group(1)}
+            for item, match in ((item, _LIBRARY.search(item["source"])) for item in known_mounts)
+            if match
+        ],
     }
 
 
@@ -136,12 +149,23 @@ def _nodes(devices: list[dict[str, Any]], mounts: list[dict[str, Any]]) -> dict[
     return found
 
 
-def gpu_minors(nodes: dict[str, Any]) -> list[int]:
+def add_mounted_directories(facts: dict[str, Any], host_nodes: Mapping[str, Any]) -> None:
+    """Add the nodes that come with a mounted directory of the host (`/dev`, `/dev/nvidia-caps`)."""
+    for item in facts["mounts"]:
+        directory = item["source"].rstrip("/")
+        if directory != "/dev" and not directory.startswith("/dev/"):
+            continue
+        for path, node in host_nodes.items():
+            if path.startswith(directory + "/") and node["kind"] == "char":
+                facts["nodes"].setdefault(path, {"by": "mount", "optional": item["optional"], "mode": None})
+
+
+def gpu_minors(nodes: Mapping[str, Any]) -> list[int]:
     """The minor numbers of the GPUs among `nodes`: 0 for /dev/nvidia0."""
     return sorted(int(match.group(1)) for match in map(_GPU_NODE.match, nodes) if match)
 
 
-def missing_nodes(nodes: dict[str, Any]) -> list[str]:
+def missing_nodes(nodes: Mapping[str, Any]) -> list[str]:
     """Of a container that is meant to have GPUs, what CUDA needs and the configuration does not bring in."""
     return [path for path in REQUIRED_NODES if path not in nodes] + ([] if gpu_minors(nodes) else ["/dev/nvidia0"])
 
@@ -158,24 +182,51 @@ def suggested_devices(devices: dict[str, Any]) -> list[str]:
     ]
     paths += missing_nodes(devices["nodes"])
     used = {item["key"] for item in devices["devices"]}
-    free = (index for index in range(256) if "dev%d" % index not in used)
+    free = (index for index in range(ct_schema.MAX_DEVICES) if "dev%d" % index not in used)
     return ["-dev%d %s,mode=0666" % (index, path) for index, path in zip(free, paths)]
 
 
-def stale_rules(facts: dict[str, Any], majors: dict[str, int], nodes: dict[str, int | None]) -> list[dict[str, Any]]:
+def hand_written_lines(config: GuestConfig, nvidia_majors: Collection[int], known_majors: Collection[int]) -> list[int]:
+    """The numbers of the lines in force that bring NVIDIA's nodes in by hand: mounts, and rules whose major is NVIDIA's
+    today, or nobody's (a number of an earlier boot) where such a node is mounted."""
+    lines = [line for line in config.current.lines if line.key is not None and line.key.startswith("lxc.")]
+    mounts = [
+        line.number
+        for line in lines
+        if line.key == "lxc.mount.entry" and NVIDIA_NODE.match((line.value.split() or [""])[0])
+    ]
+    rules = []
+    for line in lines:
+        if not re.match(r"lxc\.cgroup2?\.devices\.(allow|deny)$", line.key or ""):
+            continue
+        found = parse_rule(line.key or "", line.value)
+        if found is None or found["type"] != "c" or found["major"] is None:
+            continue
+        if found["major"] in nvidia_majors or (mounts and found["major"] not in known_majors):
+            rules.append(line.number)
+    return sorted(mounts + rules)
+
+
+def stale_rules(
+    facts: dict[str, Any], majors: Mapping[str, int], nodes: Mapping[str, int | None]
+) -> list[dict[str, Any]]:
     """Bind-mounted nodes that no rule of the container allows with the major number of today.
 
     `majors` is /proc/devices (name -> major), `nodes` the host's own nodes (path -> major). Each entry is
     {node, major (today's), allowed [majors that the rules name]}. A `devN` node is always right and never here.
     """
-    rules = [item for item in facts["rules"] if item["key"].startswith("lxc.cgroup2") and item["type"] in ("a", "c")]
-    if any(item["major"] is None for item in rules):
-        return []
-    allowed = sorted({item["major"] for item in rules})
+    # By cgroup v2 only: Proxmox mounts no other.
+    allowed = sorted(
+        {
+            item["major"]
+            for item in facts["rules"]
+            if item["allow"] and item["type"] == "c" and item["major"] is not None
+        }
+    )
     stale = []
     for path, how in sorted(facts["nodes"].items()):
         today = nodes.get(path) or majors.get(_driver_of(path))
-        if how["by"] == "mount" and today is not None and today not in allowed:
+        if how["by"] == "mount" and today is not None and not container_access.names_major(facts["rules"], today):
             stale.append({"node": path, "major": today, "allowed": allowed})
     return stale
 

@@ -15,6 +15,9 @@ from ..evidence.interface import ABSENT, Evidence
 
 GRUB_FILE = "/etc/default/grub"
 GRUB_DIRECTORY = "/etc/default/grub.d"
+GRUB_VARIABLES = ("GRUB_CMDLINE_LINUX", "GRUB_CMDLINE_LINUX_DEFAULT")
+# What the role proxmox_passthrough writes.
+OWN_GRUB_FILE = "gpu-host.cfg"
 KERNEL_COMMAND_LINE = "/etc/kernel/cmdline"
 BOOT_UUIDS = "/etc/kernel/proxmox-boot-uuids"
 STATUS = ["proxmox-boot-tool", "status"]
@@ -30,13 +33,12 @@ _OF_GPUS = re.compile(
 
 
 def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
-    """Facts of the boot loader and of its command line.
-
-    {loader: grub | systemd-boot, refresh: command that applies a change, source: file, live [], configured [], to_come
-    [], to_go []}
+    """{loader: grub | systemd-boot, refresh: command that applies a change, source: file, live [], configured [],
+    to_come [], to_go [], ignored_source: the other loader's file, ignored [], grub_settings: {variable: words} without
+    our own drop-in}
 
     `to_come` are the parameters that the next boot adds, `to_go` those about GPUs that it drops; None where a side is
-    unknown.
+    unknown. `ignored` are the parameters about GPUs that stand only in the file of the loader that is not used.
     """
     live_file = evidence.read("/proc/cmdline")
     errors.unanswered(live_file)
@@ -56,8 +58,26 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
         source, refresh = GRUB_FILE, "proxmox-boot-tool refresh" if managed else "update-grub"
         configured = grub_command_line(evidence, errors)
     known = live is not None and configured is not None
+    # The file of the other loader: what stands there never takes effect.
+    unused = {"systemd-boot": GRUB_FILE, "grub": KERNEL_COMMAND_LINE}.get(loader or "")
+    ignored: list[str] | None = None
+    if unused == GRUB_FILE:
+        other = evidence.read(GRUB_FILE)
+        if other.ok:
+            ignored = grub_command_line(evidence, errors)
+        else:
+            ignored = [] if other.status == ABSENT else None
+    elif unused:
+        other = evidence.read(unused)
+        ignored = (other.text.splitlines() or [""])[0].split() if other.ok else ([] if other.status == ABSENT else None)
+    others = _grub_variables(evidence, errors, without=OWN_GRUB_FILE) if loader == "grub" else None
     return {
         "loader": loader,
+        "grub_settings": None if others is None else {name: others.get(name, "").split() for name in GRUB_VARIABLES},
+        "ignored_source": unused,
+        "ignored": None
+        if ignored is None
+        else [word for word in ignored if _OF_GPUS.match(word) and word not in (live or []) + (configured or [])],
         "managed_by_proxmox_boot_tool": managed,
         "refresh": refresh,
         "source": source,
@@ -70,6 +90,29 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
         if known
         else None,
     }
+
+
+def faults(
+    boot: dict[str, Any], kernel: str | None, iommu_on: bool | None, needs_iommu: bool | None
+) -> list[str] | None:
+    """What is written for the boot and cannot work, as sentences; None where a side is unknown and nothing is found."""
+    found = []
+    if boot["ignored"]:
+        text = "%s has %s, and this host boots by %s, which reads %s"
+        found.append(text % (boot["ignored_source"], " ".join(boot["ignored"]), boot["loader"], boot["source"]))
+    if needs_iommu and iommu_on is False and _needs_intel_option(kernel):
+        words = (boot["live"] or []) + (boot["configured"] or [])
+        if boot["live"] is not None and not any(word.startswith(("intel_iommu=on", "amd_iommu=")) for word in words):
+            found.append(
+                "kernel %s does not switch an Intel IOMMU on by itself, and intel_iommu=on is not given" % kernel
+            )
+    return found if found or boot["ignored"] is not None else None
+
+
+def _needs_intel_option(kernel: str | None) -> bool:
+    """Proxmox's kernels have Intel's IOMMU on by default since 6.8 (pve-docs, PCI passthrough)."""
+    match = re.match(r"(\d+)\.(\d+)", kernel or "")
+    return match is not None and (int(match.group(1)), int(match.group(2))) < (6, 8)
 
 
 def _loader(live: list[str] | None, managed: bool | None, evidence: Evidence, errors: Errors) -> str | None:
@@ -92,10 +135,14 @@ def _loader(live: list[str] | None, managed: bool | None, evidence: Evidence, er
 
 
 def grub_command_line(evidence: Evidence, errors: Errors) -> list[str] | None:
-    """The parameters that update-grub will write: GRUB_CMDLINE_LINUX, then GRUB_CMDLINE_LINUX_DEFAULT.
+    """The parameters that update-grub will write: GRUB_CMDLINE_LINUX, then GRUB_CMDLINE_LINUX_DEFAULT; None if
+    unreadable."""
+    variables = _grub_variables(evidence, errors)
+    return None if variables is None else " ".join(variables.get(name, "") for name in GRUB_VARIABLES).split()
 
-    None if unreadable.
-    """
+
+def _grub_variables(evidence: Evidence, errors: Errors, without: str = "") -> dict[str, str] | None:
+    """The shell variables after GRUB's files, of which the drop-in `without` is left out; None if unreadable."""
     main = evidence.read(GRUB_FILE)
     if not main.ok:
         errors.unanswered(main)
@@ -103,13 +150,11 @@ def grub_command_line(evidence: Evidence, errors: Errors) -> list[str] | None:
     variables = parse_assignments(main.text, {})
     directory = evidence.list(GRUB_DIRECTORY)
     for name in sorted(directory.entries):
-        if name.endswith(".cfg"):
+        if name.endswith(".cfg") and name != without:
             reading = evidence.read("%s/%s" % (GRUB_DIRECTORY, name))
             errors.unanswered(reading)
             variables = parse_assignments(reading.text, variables)
-    return (
-        "%s %s" % (variables.get("GRUB_CMDLINE_LINUX", ""), variables.get("GRUB_CMDLINE_LINUX_DEFAULT", ""))
-    ).split()
+    return variables
 
 
 def parse_assignments(text: str, before: dict[str, str]) -> dict[str, str]:

@@ -33,25 +33,36 @@ _MINOR = re.compile(r"^Device Minor:\s*([0-9]{1,9})\s*$", re.M)
 
 
 def read_driver(evidence: Evidence, errors: Errors) -> dict[str, Any]:
-    """NVIDIA's driver on the host:
-
-    {loaded, version, uvm_loaded, uvm_disable_hmm, majors {name: n}, nodes {path: {…}}, minors {address: n}}.
-    """
+    """NVIDIA's driver on the host: {loaded, version, uvm_loaded, uvm_disable_hmm, majors {name: n}, known_majors [of
+    every
+    character driver], nodes {path: {…}}, minors {address: n}, make_nodes (the command that makes every node)}."""
     version = evidence.read("/sys/module/nvidia/version")
     errors.unanswered(version, absent_is_fine=True)
     hmm = evidence.read("/sys/module/nvidia_uvm/parameters/uvm_disable_hmm")
     uvm = evidence.list("/sys/module/nvidia_uvm")
     devices = evidence.read("/proc/devices")
     errors.unanswered(devices)
+    minors = _minors(evidence)
     return {
         "loaded": True if version.ok else (False if version.status == ABSENT else None),
         "version": version.text.strip() or None,
         "uvm_loaded": True if uvm.ok else (False if uvm.status == ABSENT else None),
         "uvm_disable_hmm": {"Y": True, "1": True, "N": False, "0": False}.get(hmm.text.strip()) if hmm.ok else None,
         "majors": character_majors(devices.text) if devices.ok else None,
+        "known_majors": known_majors(devices.text) if devices.ok else None,
         "nodes": read_nodes(evidence, "/dev", errors),
-        "minors": _minors(evidence),
+        "minors": minors,
+        # nvidia-smi makes the nodes of all cards where their numbers are not known.
+        "make_nodes": "nvidia-modprobe -u" + "".join(" -c %d" % minor for minor in sorted(minors.values()))
+        if minors
+        else "nvidia-smi -L && nvidia-modprobe -u",
     }
+
+
+def known_majors(text: str) -> list[int]:
+    """Every major number that a character driver has, from /proc/devices."""
+    lines = text.partition("Block devices:")[0].splitlines()
+    return sorted({int(line.split()[0]) for line in lines if re.match(r"\s*[0-9]{1,5}\s", line)})
 
 
 def character_majors(text: str) -> dict[str, int]:

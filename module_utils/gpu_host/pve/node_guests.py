@@ -11,56 +11,98 @@ from typing import Any
 from ..evidence.errors import Errors
 from ..evidence.interface import ABSENT, Evidence
 from ..pcie.pci_names import is_gpu
-from . import container_config, guest_config, node_driver, pci_mapping, qemu_process, vm_config
+from . import (
+    container_access,
+    container_config,
+    cpu_models,
+    guest_config,
+    guest_faults,
+    node_driver,
+    node_state,
+    pci_mapping,
+    qemu_process,
+    start_rules,
+    vm_changes,
+    vm_config,
+)
 
 VM_DIRECTORY = "/etc/pve/qemu-server"
 CT_DIRECTORY = "/etc/pve/lxc"
-MAPPING_FILE = "/etc/pve/mapping/pci.cfg"
 _NAME = re.compile(r"([0-9]{1,9})\.conf$")
 
 
 def read_vms(
-    evidence: Evidence, errors: Errors, node: str | None, devices: dict[str, dict[str, Any]] | None
+    evidence: Evidence,
+    errors: Errors,
+    node: str | None,
+    devices: dict[str, dict[str, Any]] | None,
+    iommu_on: bool | None = None,
 ) -> dict[str, dict[str, Any]] | None:
-    """VMID -> facts of vm_config.read_vm plus what its devices are here.
+    """VMID -> facts of vm_config.read plus what its devices are here; of a VM without PCI devices only name and type.
 
-    Of a VM without PCI devices only name and type. Beyond vm_config.read_vm: `gpus` [addresses that it can get] (None:
-    unknown), `gpu_count`, `claims` [addresses that it holds], `running`, `qemu` (qemu_process.parse_process),
-    `restart_pending` [text], `gpus_without_pcie`, `clique_faults`, `needed_window_mib`, `faults`. None if the directory
-    cannot be listed.
+    Beyond vm_config.read: `gpus` [addresses that it can get] (None: unknown), `gpu_count`, `claims` [addresses that it
+    holds], `shared_claims` and `kept_claims` [those of them that it has as a mediated device, or with driver=keep],
+    `running`, `qemu` (qemu_process.parse), `restart_pending` [text], `gpus_without_pcie`, `clique_faults`,
+    `needed_window_mib`, `start` (would Proxmox start it: {starts, step, error, key, lasting}), `fixes` and
+    `fix_problem` (vm_changes.commands), `restart_command`, `faults`, `refused` (guest_faults.describe). None if the
+    directory cannot be listed.
     """
     listing = evidence.list(VM_DIRECTORY)
     if not listing.ok:
         errors.unanswered(listing)
         return {} if listing.status == ABSENT else None
-    mapping: dict[str, list[dict[str, Any]]] | None = None
     result: dict[str, dict[str, Any]] = {}
-    for vmid, path, config in _configurations(evidence, errors, VM_DIRECTORY, sorted(listing.entries)):
-        facts = vm_config.read_vm(config)
+    settings: dict[str, dict[str, str]] = {}
+    mapping: dict[str, Any] | None = {}
+    mapping_read = False
+    for vmid, path, config, models in _vm_configurations(evidence, errors, sorted(listing.entries)):
+        facts = vm_config.read_vm(config, models)
         entries = facts["hostpci"] + facts["next_start"]["hostpci"]
-        if not entries:
+        if not entries and not guest_faults.mentions_gpus(config):
             result[vmid] = {"type": "vm", "name": facts["name"], "gpus": [], "claims": [], "gpu_count": 0}
             continue
-        if mapping is None and any(entry["mapping"] for entry in entries):
-            reading = evidence.read(MAPPING_FILE)
-            errors.unanswered(reading)
-            mapping = pci_mapping.parse_mappings(reading.text)
+        if not mapping_read and any(entry["mapping"] for entry in entries):
+            mapping, mapping_read = node_state.read_mapping(evidence, errors), True
         for entry in entries:
-            resolve_devices(entry, mapping or {}, node, devices)
+            resolve_devices(entry, mapping, node, devices)
         result[vmid] = {
             **facts,
             **_vm_state(evidence, errors, vmid, facts),
             **_vm_devices(facts["next_start"], devices),
         }
-        result[vmid]["claims"] = _claims(result[vmid], devices)
+        result[vmid].update(_claims(result[vmid], devices))
         result[vmid]["file"] = path
-        result[vmid]["faults"] = _faults(path, config, [entry for entry in entries if entry["problem"]])
-    return result
+        faults, refused = guest_faults.describe(path, config)
+        faults += ["%s: %s: %s" % (path, entry["key"], entry["problem"]) for entry in entries if entry["problem"]]
+        result[vmid].update(faults=sorted(set(faults)), refused=refused)
+        settings[vmid] = guest_config.effective_settings(config)
+    named = {address for vm in result.values() for address in vm.get("addresses", [])}
+    if devices is not None:
+        node_state.add_start_facts(evidence, devices, sorted(named), errors)
+    state = start_rules.NodeState(node, devices, mapping, node_state.cards_in_use(result), iommu_on)
+    for vmid, effective in settings.items():
+        verdict = start_rules.judge_vm(effective, state, vmid, result[vmid]["running"])
+        result[vmid]["start"] = _start(verdict)
+        fixes, refusal = vm_changes.commands(effective, result[vmid], vmid, state)
+        stop = "qm shutdown %s && " % vmid if result[vmid]["running"] is not False else ""
+        result[vmid].update(fixes=fixes, fix_problem=refusal, restart_command="%sqm start %s" % (stop, vmid))
+    return {vmid: guest_config.printable(vm) for vmid, vm in result.items()}
 
 
-def _configurations(
-    evidence: Evidence, errors: Errors, directory: str, names: list[str]
-) -> list[tuple[str, str, guest_config.GuestConfig]]:
+def _start(verdict: start_rules.Verdict) -> dict[str, Any]:
+    """{starts, step, error, key, lasting}: `lasting` False where the obstacle goes away by itself or is meant: a lock,
+    another guest that runs now, a template."""
+    return {
+        "starts": verdict.starts,
+        "step": verdict.step,
+        "error": verdict.error,
+        "key": verdict.key,
+        "lasting": verdict.starts is False and verdict.step not in ("reserve", "choose", "lock", "template"),
+    }
+
+
+def _configurations(evidence: Evidence, errors: Errors, directory: str, names: list[str]) -> list[tuple[str, str, str]]:
+    """(number, path, text) of every configuration that can be read; every byte of it kept."""
     found = []
     for name in names:
         match = _NAME.match(name)
@@ -69,15 +111,30 @@ def _configurations(
         path = "%s/%s" % (directory, name)
         reading = evidence.read(path)
         if reading.ok:
-            found.append((match.group(1), path, guest_config.parse_config(reading.text)))
+            found.append((match.group(1), path, (reading.data or b"").decode("utf-8", "surrogateescape")))
         else:
             errors.unanswered(reading)
     return found
 
 
+def _vm_configurations(
+    evidence: Evidence, errors: Errors, names: list[str]
+) -> list[tuple[str, str, guest_config.GuestConfig, dict[str, dict[str, str]] | None]]:
+    """(VMID, path, configuration, the cluster's own CPU models or None where they are not known)."""
+    texts = _configurations(evidence, errors, VM_DIRECTORY, names)
+    models: dict[str, dict[str, str]] | None = {}
+    if any("custom-" in text for _vmid, _path, text in texts):
+        reading = evidence.read(cpu_models.FILE)
+        errors.unanswered(reading, absent_is_fine=True)
+        models = cpu_models.parse(reading.text) if reading.ok else ({} if reading.status == ABSENT else None)
+    return [
+        (vmid, path, guest_config.parse_config(text, guest_config.VM, models), models) for vmid, path, text in texts
+    ]
+
+
 def resolve_devices(
     entry: dict[str, Any],
-    mapping: dict[str, list[dict[str, Any]]],
+    mapping: dict[str, Any] | None,
     node: str | None,
     devices: dict[str, dict[str, Any]] | None,
 ) -> None:
@@ -92,11 +149,12 @@ def resolve_devices(
     named = entry["devices"]
     functions_per_alternative: list[int] = []
     if entry["mapping"] is not None:
-        maps = [item for item in mapping.get(entry["mapping"], []) if node is None or item["node"] in (None, node)]
+        known = (mapping or {}).get(entry["mapping"], {"maps": []})["maps"]
+        maps = [item for item in known if node is None or item["node"] == node]
         named = [device for item in maps for device in item["devices"]]
         functions_per_alternative = [len(_functions(item["devices"], devices)) for item in maps]
-        if not maps:
-            text = "no mapping %r for this node in %s" % (entry["mapping"], MAPPING_FILE)
+        if not maps and mapping is not None:
+            text = "no mapping %r for this node in %s" % (entry["mapping"], pci_mapping.FILE)
             entry["problem"] = "; ".join(filter(None, [entry["problem"], text]))
     addresses = _functions(named, devices)
     entry["addresses"] = addresses
@@ -153,6 +211,7 @@ def _vm_devices(hardware: dict[str, Any], devices: dict[str, dict[str, Any]] | N
     gpu_entries = [entry for entry in entries if entry["gpus"]]
     gpus = sorted({address for entry in gpu_entries for address in entry["gpus"]})
     return {
+        "addresses": sorted({address for entry in entries for address in entry["addresses"]}),
         "gpus": gpus if known else None,
         "gpu_count": sum(len(entry["gpus"]) // entry["alternatives"] for entry in gpu_entries) if known else None,
         "gpu_entries": [entry["key"] for entry in gpu_entries],
@@ -164,24 +223,29 @@ def _vm_devices(hardware: dict[str, Any], devices: dict[str, dict[str, Any]] | N
     }
 
 
-def _claims(vm: dict[str, Any], devices: dict[str, dict[str, Any]] | None) -> list[str]:
-    """The GPUs that a VM holds, if it runs.
-
-    Else those that it will take for certain (a mapping leaves Proxmox the choice).
-    """
+def _claims(vm: dict[str, Any], devices: dict[str, dict[str, Any]] | None) -> dict[str, list[str]]:
+    """{claims, shared_claims, kept_claims}: the GPUs that a VM holds, if it runs; else those that it will take for
+    certain (a mapping leaves Proxmox the choice). A template owns nothing: it never starts."""
+    entries = [] if vm["template"] else vm["next_start"]["hostpci"]
+    mediated = {item for entry in entries if entry["mdev"] for item in entry["gpus"] or []}
+    kept = {item for entry in entries if entry["driver"] == "keep" for item in entry["gpus"] or []}
     if vm["qemu"] is not None:
         addresses = {str(device["address"]).lower() for device in vm["qemu"]["devices"].values()}
+        addresses |= mediated
     else:
-        addresses = {
-            item for entry in vm["next_start"]["hostpci"] if entry["alternatives"] == 1 for item in entry["gpus"] or []
-        }
-    return sorted(address for address in addresses if _is_gpu(address, devices))
+        addresses = {item for entry in entries if entry["alternatives"] == 1 for item in entry["gpus"] or []}
+    claims = sorted(address for address in addresses if _is_gpu(address, devices))
+    return {
+        "claims": claims,
+        "shared_claims": [address for address in claims if address in mediated],
+        "kept_claims": [address for address in claims if address in kept],
+    }
 
 
 def clique_faults(hardware: dict[str, Any], gpu_entries: list[dict[str, Any]]) -> list[str]:
     """What is wrong with the GPUDirect clique grant of a VM's `args`; empty if none is set."""
-    cliques = hardware["cliques"]
-    if not cliques:
+    cliques, everyone = hardware["cliques"], hardware["clique_of_all"]
+    if not cliques and everyone is None:
         return []
     faults = []
     keys = {entry["key"] for entry in hardware["hostpci"]}
@@ -194,12 +258,15 @@ def clique_faults(hardware: dict[str, Any], gpu_entries: list[dict[str, Any]]) -
         elif device not in keys:
             faults.append("%s has a clique and is no device of this VM: QEMU will not start" % device)
     for entry in gpu_entries:
+        if everyone is not None:
+            continue  # -global gives it to every vfio-pci device, whatever its name
         if entry["qemu_id"] is None:
             text = "%s (%s) passes several functions, which QEMU names %s.0 ...; give the address with its function"
             faults.append(text % (entry["key"], entry["value"], entry["key"]))
         elif entry["key"] not in cliques:
             faults.append("%s (%s) has no clique" % (entry["key"], ", ".join(entry["gpus"])))
-    values = sorted({cliques[entry["key"]] for entry in gpu_entries if entry["key"] in cliques})
+    given = {entry["key"]: cliques.get(entry["key"], everyone) for entry in gpu_entries}
+    values = sorted({value for value in given.values() if value is not None})
     if len(values) > 1:
         faults.append("cliques differ (%s): no P2P between them" % ", ".join(map(str, values)))
     if hardware["hypervisor_hidden"]:
@@ -227,30 +294,42 @@ def _window(gpus: list[str], devices: dict[str, dict[str, Any]] | None) -> int |
 
 
 def read_containers(evidence: Evidence, errors: Errors, driver: dict[str, Any]) -> dict[str, dict[str, Any]] | None:
-    """CTID -> facts of container_config.read_container plus what the host knows of its nodes.
+    """CTID -> facts of container_config.read plus what the host knows of its nodes; of a container without GPU nodes
+    only
+    name and type.
 
-    Of a container without GPU nodes only name and type.
-
-    Beyond container_config.read_container: `gpus` [addresses, or nodes that the driver does not know], `gpu_count`,
+    Beyond container_config.read: `gpus` [addresses, or nodes that the driver does not know], `gpu_count`,
     `claims`, `running`, `live_nodes`, `missing_nodes`, `suggested_devices`, `stale_rules`,
-    `wrong_majors`, `absent_optional`, `root_only_nodes`, `restart_pending`, `faults`. None if the directory cannot be
-    listed.
+    `wrong_majors`, `absent_optional`, `root_only_nodes`, `access_faults` (container_access.faults), `old_libraries`
+    [libraries mounted by name that are of another version than the driver], `restart_pending`, `start` (as of a VM),
+    `restart_command`, `hand_written_lines` [numbers], `faults`, `refused`. None if the directory cannot be listed.
     """
     listing = evidence.list(CT_DIRECTORY)
     if not listing.ok:
         errors.unanswered(listing)
         return {} if listing.status == ABSENT else None
     result: dict[str, dict[str, Any]] = {}
-    for ctid, path, config in _configurations(evidence, errors, CT_DIRECTORY, sorted(listing.entries)):
+    for ctid, path, text in _configurations(evidence, errors, CT_DIRECTORY, sorted(listing.entries)):
+        config = guest_config.parse_config(text, guest_config.CONTAINER)
         facts = container_config.read_container(config)
-        if not facts["nodes"] and not facts["next_start"]["nodes"]:
+        for part in (facts, facts["next_start"]):
+            container_config.add_mounted_directories(part, driver["nodes"] or {})
+        by_hook = any("nvidia" in hook.lower() for hook in facts["next_start"]["hooks"])
+        if not (facts["nodes"] or facts["next_start"]["nodes"] or by_hook or guest_faults.mentions_gpus(config)):
             result[ctid] = {"type": "lxc", "name": facts["name"], "gpus": [], "claims": [], "gpu_count": 0}
             continue
         facts.update(_container_state(evidence, errors, ctid))
         facts.update(_container_nodes(facts, driver))
         facts["file"] = path
-        facts["faults"] = _faults(path, config, [])
-        result[ctid] = facts
+        faults, refused = guest_faults.describe(path, config)
+        facts.update(faults=sorted(set(faults)), refused=refused)
+        nvidia = {195, *(driver["majors"] or {}).values()}
+        facts["hand_written_lines"] = container_config.hand_written_lines(config, nvidia, driver["known_majors"] or [])
+        facts["restart_command"] = ("pct reboot %s" if facts["running"] is not False else "pct start %s") % ctid
+        paths = [item["path"] for item in facts["next_start"]["devices"] if item["path"]]
+        state = start_rules.NodeState(nodes=node_state.device_nodes(evidence, paths, errors))
+        facts["start"] = _start(start_rules.judge_container(guest_config.effective_settings(config), state))
+        result[ctid] = guest_config.printable(facts)
     return result
 
 
@@ -270,14 +349,17 @@ def _container_state(evidence: Evidence, errors: Errors, ctid: str) -> dict[str,
 def _container_nodes(facts: dict[str, Any], driver: dict[str, Any]) -> dict[str, Any]:
     after, host_nodes, majors = facts["next_start"], driver["nodes"], driver["majors"]
     by_minor = {minor: address for address, minor in driver["minors"].items()}
-    minors = container_config.gpu_minors(after["nodes"])
     live = facts["live_nodes"]
-    stale = wrong = absent = None
+    # What a hook brings is seen only in the running container.
+    brought = set(live or ()) if after["hooks"] else set()
+    minors = container_config.gpu_minors({**after["nodes"], **dict.fromkeys(brought)})
+    stale = wrong = absent = access = None
     if majors is not None and host_nodes is not None:
         today = {path: node["major"] for path, node in host_nodes.items() if node["kind"] == "char"}
         stale = container_config.stale_rules(after, majors, today)
         # A mount that is `optional` and whose node the host lacks: the container starts without it and says nothing.
         absent = [path for path, how in sorted(after["nodes"].items()) if how["optional"] and path not in host_nodes]
+        access = container_access.faults(after, host_nodes)
         if live is not None:
             wrong = [
                 {"node": path, "major": node["major"], "today": today[path]}
@@ -288,34 +370,26 @@ def _container_nodes(facts: dict[str, Any], driver: dict[str, Any]) -> dict[str,
     if live is not None:
         passed = [path for path, how in sorted(after["nodes"].items()) if how["by"] == "dev"]
         pending += ["%s: configured, not in the running container" % path for path in passed if path not in live]
+    missing: list[str] | None = [path for path in container_config.missing_nodes(after["nodes"]) if path not in brought]
+    if brought and any(path.startswith("/dev/nvidia") and path[-1].isdigit() for path in brought):
+        missing = [path for path in missing or [] if path != "/dev/nvidia0"]
+    if missing and after["hooks"] and live is None:
+        missing = None  # a hook may make them
+    version = driver["version"]
     return {
         "gpus": [by_minor.get(minor, "/dev/nvidia%d" % minor) for minor in minors],
-        "claims": [by_minor[minor] for minor in minors if minor in by_minor],
-        "gpu_count": len(minors),
-        "missing_nodes": container_config.missing_nodes(after["nodes"]),
+        "claims": [by_minor[minor] for minor in minors if minor in by_minor] if not facts["template"] else [],
+        "gpu_count": len(minors) if minors or not after["hooks"] or live is not None else None,
+        "missing_nodes": missing,
         "suggested_devices": container_config.suggested_devices(after),
         "stale_rules": stale,
         "wrong_majors": wrong if live is not None else ([] if facts["running"] is False else None),
         "absent_optional": absent,
-        # Proxmox makes a devN node with mode 0660 and owner root unless the line says otherwise.
-        "root_only_nodes": [
-            item["path"]
-            for item in after["devices"]
-            if container_config.NVIDIA_NODE.match(item["path"] or "")
-            and not (item["mode"] or item["uid"] or item["gid"])
-        ],
+        "access_faults": access,
+        "old_libraries": None
+        if version is None and after["pinned_libraries"]
+        else ["%(path)s (%(version)s)" % item for item in after["pinned_libraries"] if item["version"] != version],
+        "root_only_nodes": container_access.root_only(after["devices"]),
         # Without the running container's nodes, nobody knows whether it has those of its configuration.
         "restart_pending": pending or (None if facts["running"] is None or (facts["running"] and live is None) else []),
     }
-
-
-def _faults(path: str, config: guest_config.GuestConfig, entries: list[dict[str, Any]]) -> list[str]:
-    """What Proxmox would ignore or refuse in the current settings, each with file and line."""
-    faults = [
-        "%s line %d: not a setting: %s" % (path, line.number, line.text.strip()[:60])
-        for line in config.current.lines
-        if line.is_junk
-    ]
-    faults += ["%s: %s is set more than once; the last counts" % (path, key) for key in config.current.duplicates()]
-    faults += ["%s: %s: %s" % (path, entry["key"], entry["problem"]) for entry in entries]
-    return sorted(set(faults))

@@ -47,6 +47,7 @@ def parse_process(cmdline: bytes, vmid: str) -> dict[str, Any] | None:
         "chipset": chipset_of(machine_type) if machine_type else None,
         "devices": devices,
         "cliques": extra["cliques"],
+        "clique_of_all": extra["clique_of_all"],
         "hides_hypervisor": extra["hides_hypervisor"]
         or any("kvm=off" in value.split(",") for option, value in options if option == "-cpu"),
         "address_window_mib": extra["address_window_mib"],
@@ -95,6 +96,9 @@ def find_differences(vm: dict[str, Any], running: dict[str, Any]) -> list[str]:
         configured, live = vm["cliques"].get(device), running["cliques"].get(device)
         if configured != live:
             found.append("%s: x-nv-gpudirect-clique configured %s, running %s" % (device, configured, live))
+    if vm["clique_of_all"] != running["clique_of_all"]:
+        text = "x-nv-gpudirect-clique of all devices configured %s, running %s"
+        found.append(text % (vm["clique_of_all"], running["clique_of_all"]))
     return found
 
 

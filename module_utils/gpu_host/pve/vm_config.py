@@ -7,13 +7,19 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Mapping
 from typing import Any
 
-from .guest_config import GuestConfig, parse_number, parse_properties, parse_truth, pending_changes
+from . import vm_schema
+from .guest_config import GuestConfig, effective_settings, parse_number, parse_truth, pending_changes
+from .property_string import Refused
+from .property_string import parse as parse_property_string
 
 _ADDRESS = re.compile(r"(?:([0-9a-f]{4,8}):)?([0-9a-f]{2}):([0-9a-f]{2})(?:\.([0-7]))?$", re.I)
 _HOSTPCI = re.compile(r"hostpci([0-9]+)$")
 _CLIQUE = re.compile(r"device\.(hostpci[0-9]+(?:\.[0-9]+)?)\.x-nv-gpudirect-clique=(\d+)$")
+_GLOBAL_CLIQUE = re.compile(r"vfio-pci\.x-nv-gpudirect-clique=(\d+)$")
+_GLOBAL_CLIQUE_LONG = re.compile(r"driver=vfio-pci,property=x-nv-gpudirect-clique,value=(\d+)$")
 _HOLE64 = re.compile(r"(?:q35|i440FX)-pcihost\.pci-hole64-size=([0-9.]+)([KMGT]?)B?$", re.I)
 _OVMF_WINDOW = re.compile(r"name=opt/ovmf/X-PciMmio64Mb,string=([0-9]+)$")
 ID_OVERRIDES = ("vendor-id", "device-id", "sub-vendor-id", "sub-device-id")
@@ -37,8 +43,13 @@ def parse_address(text: str) -> tuple[str, int | None] | None:
 
 
 def parse_machine(value: str | None, arch: str | None = None) -> dict[str, Any]:
-    """{value, chipset: i440fx | q35 | virt | None, version, viommu}; `value` None is the default."""
-    options = parse_properties(value or "", "type")
+    """{value, chipset: i440fx | q35 | virt | None, version, viommu}; `value` None is the default. The chipset of a
+    value
+    that Proxmox refuses is None: such a line never takes effect."""
+    try:
+        options = parse_property_string(vm_schema.MACHINE, value or "")
+    except Refused:
+        return {"value": value, "chipset": None, "version": None, "viommu": None}
     kind = options.get("type")
     chipset: str | None
     if kind is None:
@@ -64,17 +75,32 @@ def chipset_of(kind: str) -> str | None:
     return "virt" if bare == "virt" or bare.startswith("virt-") else None
 
 
-def parse_cpu(value: str | None) -> dict[str, Any]:
-    """{value, type, hidden, phys_bits: number | "host" | None}.
+def parse_cpu(value: str | None, models: Mapping[str, Mapping[str, str]] | None = None) -> dict[str, Any]:
+    """{value, type, model, hidden, phys_bits: number | "host" | None}; without a `cpu` line the type is Proxmox's
+    default
+    kvm64.
 
-    Without a `cpu` line the type is Proxmox's default kvm64.
+    `model` is what the guest is shown: the type, or what a custom type of `models` (cpu-models.conf, by name without
+    `custom-`) reports; None where that file is not known. `hidden` is the line's, or the custom type's; None: neither
+    says.
     """
-    options = parse_properties(value or "", "cputype")
-    bits = options.get("phys-bits")
+    try:
+        options = vm_schema.parse_cpu(value, None) if value else {"cputype": "kvm64"}
+    except Refused:
+        options = {"cputype": "kvm64"}
+    kind = options["cputype"]
+    model: str | None = kind
+    custom: Mapping[str, str] = {}
+    if kind.startswith("custom-"):
+        found = None if models is None else models.get(kind[len("custom-") :])
+        model = None if found is None else found.get("reported-model", "kvm64")
+        custom = found or {}
+    bits = options.get("phys-bits", custom.get("phys-bits"))
     return {
         "value": value,
-        "type": options.get("cputype", "kvm64"),
-        "hidden": parse_truth(options.get("hidden"), None if "hidden" not in options else False),
+        "type": kind,
+        "model": model,
+        "hidden": parse_truth(options.get("hidden", custom.get("hidden"))),
         "phys_bits": bits if bits == "host" else parse_number(bits),
     }
 
@@ -83,29 +109,35 @@ def parse_hostpci(slot: int, value: str) -> dict[str, Any]:
     """One `hostpciN` line.
 
     `devices` are the addresses that it names: {slot, function (None: all functions), address (None without function)}.
-    With `mapping` they are not in the line and come from the mapping file. `problem` says what is wrong with the line.
+    With `mapping` they are not in the line and come from the mapping file. `driver` is vfio, or keep: Proxmox then
+    neither binds nor resets the device. `problem` says what Proxmox would refuse.
     """
-    options = parse_properties(value, "host")
-    devices, problems = [], []
+    problem = None
+    try:
+        options = parse_property_string(vm_schema.HOSTPCI, value)
+    except Refused as error:
+        options, problem = {}, str(error)
+    devices = []
     for part in filter(None, options.get("host", "").split(";")):
         found = parse_address(part)
-        if found is None:
-            problems.append("%r is not a PCI address" % part)
+        if found is None:  # the schema lets function 8 to f pass; no device has them
+            problem = "no PCI device found for '%s'" % part
             continue
         place, function = found
         devices.append(
             {"slot": place, "function": function, "address": None if function is None else "%s.%d" % (place, function)}
         )
-    if not devices and not problems and "mapping" not in options:
-        problems.append("names neither a device nor a mapping")
-    if devices and "mapping" in options:
-        problems.append("names both a device and a mapping")
+    if problem is None and "host" not in options and "mapping" not in options:
+        problem = "Either 'host' or 'mapping' must be set."
+    if problem is None and "host" in options and "mapping" in options:
+        problem = "Cannot set both 'host' and 'mapping'."
     return {
         "key": "hostpci%d" % slot,
         "slot": slot,
         "value": value,
         "mapping": options.get("mapping"),
         "mdev": options.get("mdev"),
+        "driver": options.get("driver", "vfio"),
         "pcie": parse_truth(options.get("pcie"), False),
         "x_vga": parse_truth(options.get("x-vga"), False),
         "legacy_igd": parse_truth(options.get("legacy-igd"), False),
@@ -113,7 +145,7 @@ def parse_hostpci(slot: int, value: str) -> dict[str, Any]:
         "romfile": options.get("romfile"),
         "id_overrides": {name: options[name] for name in ID_OVERRIDES if name in options},
         "devices": devices,
-        "problem": "; ".join(problems) or None,
+        "problem": problem,
     }
 
 
@@ -126,8 +158,12 @@ def split_args(value: str) -> list[str]:
 
 
 def args_facts(words: list[str]) -> dict[str, Any]:
-    """From extra or running QEMU arguments: {cliques {hostpci0: 1}, hides_hypervisor, address_window_mib}."""
-    cliques, hides, window = {}, False, None
+    """From extra or running QEMU arguments: {cliques {hostpci0: 1}, clique_of_all, hides_hypervisor,
+    address_window_mib}.
+
+    `clique_of_all`: a clique that `-global` gives to every vfio-pci device, None without; `-set` overrides it.
+    """
+    cliques, everyone, hides, window = {}, None, False, None
     for option, value in zip(words, words[1:]):
         if option == "-set":
             match = _CLIQUE.match(value)
@@ -137,6 +173,9 @@ def args_facts(words: list[str]) -> dict[str, Any]:
             hole = _HOLE64.match(value)
             if hole:
                 window = _mib(hole.group(1), hole.group(2))
+            match = _GLOBAL_CLIQUE.match(value) or _GLOBAL_CLIQUE_LONG.match(value)
+            if match:
+                everyone = int(match.group(1))
         elif option == "-fw_cfg":
             ovmf = _OVMF_WINDOW.search(value)
             if ovmf:
@@ -147,7 +186,7 @@ def args_facts(words: list[str]) -> dict[str, Any]:
                 or "-hypervisor" in value.split(",")
                 or "hypervisor=off" in value.split(",")
             )
-    return {"cliques": cliques, "hides_hypervisor": hides, "address_window_mib": window}
+    return {"cliques": cliques, "clique_of_all": everyone, "hides_hypervisor": hides, "address_window_mib": window}
 
 
 def _mib(amount: str, unit: str) -> int | None:
@@ -157,21 +196,10 @@ def _mib(amount: str, unit: str) -> int | None:
         return None
 
 
-def apply_pending(config: GuestConfig) -> dict[str, str]:
-    """The settings of the next start: the current ones with the pending changes applied."""
-    settings = config.current.settings()
-    changed, deleted = pending_changes(config.pending)
-    for key in deleted:
-        settings.pop(key, None)
-    settings.update(changed)
-    return settings
-
-
-def read_vm(config: GuestConfig) -> dict[str, Any]:
-    """The facts of one configuration: what is in force now.
-
-    `next_start` holds the same keys with the pending changes applied (equal where nothing is pending).
-    """
+def read_vm(config: GuestConfig, models: Mapping[str, Mapping[str, str]] | None = None) -> dict[str, Any]:
+    """The facts of one configuration: what is in force now, and under `next_start` the same keys with the pending
+    changes
+    applied (equal where nothing is pending). `models`: cpu-models.conf, None where it is not known."""
     changed, deleted = pending_changes(config.pending)
     current = config.current.settings()
     return {
@@ -180,39 +208,45 @@ def read_vm(config: GuestConfig) -> dict[str, Any]:
         "template": parse_truth(current.get("template"), False),
         "onboot": parse_truth(current.get("onboot"), False),
         "lock": current.get("lock"),
-        **_hardware(current),
-        "next_start": _hardware(apply_pending(config)),
+        **_hardware(current, models),
+        "next_start": _hardware(effective_settings(config), models),
         "pending": sorted(set(changed) | set(deleted)),
         "pending_gpu_keys": sorted(key for key in set(changed) | set(deleted) if GPU_KEYS.match(key)),
         "snapshots": len(config.snapshots),
     }
 
 
-def _hardware(settings: dict[str, str]) -> dict[str, Any]:
+def _hardware(settings: dict[str, str], models: Mapping[str, Mapping[str, str]] | None) -> dict[str, Any]:
     """What the guest sees with these settings."""
-    memory = parse_properties(settings.get("memory", "512"), "current")
+    try:
+        memory = parse_property_string(vm_schema.MEMORY, settings.get("memory", "512"))
+    except Refused:
+        memory = {}
     extra = args_facts(split_args(settings.get("args", "")))
     entries = sorted(
         (int(match.group(1)), value)
         for match, value in ((_HOSTPCI.match(key), value) for key, value in settings.items())
-        if match
+        if match and value != "0"
     )
     devices = [parse_hostpci(slot, value) for slot, value in entries]
-    processor = parse_cpu(settings.get("cpu"))
+    processor = parse_cpu(settings.get("cpu"), models)
+    x_vga = [device["key"] for device in devices if device["x_vga"]] if processor["hidden"] is None else []
+    hidden_by = ["cpu"] if processor["hidden"] else []
+    hidden_by += ["args"] if extra["hides_hypervisor"] else []
     return {
         "machine": parse_machine(settings.get("machine"), settings.get("arch")),
         "bios": settings.get("bios", "seabios"),
+        "efi_disk": "efidisk0" in settings,
         "cpu": processor,
-        # Hidden by the setting, by a hand-written -cpu, or by x-vga=1, which implies it unless `hidden` is set.
-        "hypervisor_hidden": bool(
-            processor["hidden"]
-            or extra["hides_hypervisor"]
-            or (processor["hidden"] is None and any(device["x_vga"] for device in devices))
-        ),
+        # Hidden by the setting, by a hand-written -cpu, or by x-vga=1, which implies it unless `hidden` is set. The
+        # names of the settings that do it.
+        "hidden_by": hidden_by + x_vga,
+        "hypervisor_hidden": bool(hidden_by or x_vga),
         "args": settings.get("args"),
         "cliques": extra["cliques"],
+        "clique_of_all": extra["clique_of_all"],
         "address_window_mib": extra["address_window_mib"],
-        "memory_mib": parse_number(memory.get("current")),
+        "memory_mib": parse_number(memory.get("current", "512")),
         "balloon_mib": parse_number(settings.get("balloon")),
         "hugepages": settings.get("hugepages"),
         "numa": parse_truth(settings.get("numa"), False),
