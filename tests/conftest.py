@@ -34,6 +34,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default="all",
         help="fast: `make test`; rest: what `make test-all` adds",
     )
+    parser.addoption(
+        "--degrade-all", action="store_true", help="tests/checks: degrade every record of every host, not a sample"
+    )
+    parser.addoption("--write-known", action="store_true", help="tests/checks: write degraded_known.json anew")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -59,13 +63,6 @@ def pytest_make_parametrize_id(config: pytest.Config, val: object, argname: str)
         return None
     shown = val.decode("latin-1") if isinstance(val, bytes) else val
     return "%s...%d" % (shown[:LONGEST_ID], len(val))
-
-
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption(
-        "--degrade-all", action="store_true", help="tests/checks: degrade every record of every host, not a sample"
-    )
-    parser.addoption("--write-known", action="store_true", help="tests/checks: write degraded_known.json anew")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

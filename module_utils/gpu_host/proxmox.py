@@ -98,7 +98,9 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
     live = facts["boot"]["live"]
     facts["isolation_weakened"] = None if live is None else [word for word in live if _WEAKENS_ISOLATION.match(word)]
     _guests_and_cards(evidence, errors, facts)
-    facts["boot_faults"] = node_boot.faults(facts["boot"], facts["kernel"], facts["iommu_on"], facts["needs_iommu"])
+    facts["boot_faults"] = node_boot.find_boot_faults(
+        facts["boot"], facts["kernel"], facts["iommu_on"], facts["needs_iommu"]
+    )
     return facts
 
 

@@ -16,9 +16,9 @@ from typing import Any
 from ..gpu_host.pve import container_config, vm_config, vm_schema
 from ..gpu_host.pve.ct_schema import MAX_DEVICES as MAX_DEV
 from ..gpu_host.pve.guest_config import GuestConfig, effective_settings
-from ..gpu_host.pve.property_string import Refused, edited, parse
+from ..gpu_host.pve.property_string import Refused, edit_property_string, parse_property_string
 from ..gpu_host.pve.start_rules import NodeState, judge_vm
-from ..gpu_host.pve.vm_changes import grants, without_cliques
+from ..gpu_host.pve.vm_changes import parse_grants, without_cliques
 from ..gpu_host.pve.vm_schema import MAX_HOSTPCI
 
 _HOSTPCI_KEY = re.compile(r"hostpci([0-9]+)$")
@@ -89,7 +89,7 @@ def _machine_line(settings: dict[str, str], wish: str | None) -> str | None:
     if wish is None:
         return now
     try:
-        asked = parse(vm_schema.MACHINE, wish)
+        asked = parse_property_string(vm_schema.MACHINE, wish)
     except Refused as error:
         raise PlanError("machine %r: Proxmox refuses it (%s)" % (wish, error)) from error
     kind = asked.pop("type", None)
@@ -97,7 +97,7 @@ def _machine_line(settings: dict[str, str], wish: str | None) -> str | None:
     chipset = vm_config.parse_machine(now, settings.get("arch"))["chipset"]
     if kind is not None and (vm_config.chipset_of(kind) != chipset or re.search(r"-[0-9]", kind)):
         changes["type"] = kind
-    line = edited(vm_schema.MACHINE, now or "", changes) if changes else now
+    line = edit_property_string(vm_schema.MACHINE, now or "", changes) if changes else now
     verdict = judge_vm({"machine": line or "", "arch": settings.get("arch", "")}, NodeState(), "0")
     if verdict.starts is False:
         raise PlanError("machine %r: Proxmox would not start the VM (%s)" % (line, verdict.error))
@@ -149,9 +149,9 @@ def _hostpci_lines(
 
 def _express(value: str, pcie: bool) -> str:
     """The line with pcie=1, or without it, and otherwise as it was."""
-    if (parse(vm_schema.HOSTPCI, value).get("pcie") == "1") == pcie:
+    if (parse_property_string(vm_schema.HOSTPCI, value).get("pcie") == "1") == pcie:
         return value
-    return edited(vm_schema.HOSTPCI, value, {"pcie": "1" if pcie else None})
+    return edit_property_string(vm_schema.HOSTPCI, value, {"pcie": "1" if pcie else None})
 
 
 def _with_function(value: str, addresses: list[str]) -> str:
@@ -160,7 +160,7 @@ def _with_function(value: str, addresses: list[str]) -> str:
         raise PlanError(
             "%s passes several GPUs in one line, which a clique cannot address; give each a line of its own" % value
         )
-    return edited(vm_schema.HOSTPCI, value, {"host": addresses[0]})
+    return edit_property_string(vm_schema.HOSTPCI, value, {"host": addresses[0]})
 
 
 def _clique(plan: Plan, args: str | None, keys: list[str], clique: int | None) -> None:
@@ -172,7 +172,7 @@ def _clique(plan: Plan, args: str | None, keys: list[str], clique: int | None) -
         else []
     )
     new = " ".join(filter(None, [kept, *words]))
-    if grants(old) == grants(new):
+    if parse_grants(old) == parse_grants(new):
         return
     if new:
         plan.set["args"] = new

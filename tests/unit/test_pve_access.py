@@ -15,9 +15,9 @@ NODES = {
 
 
 def rights(*rules: tuple[str, str], minor: int = 0) -> str:
-    read = [container_access.rule(key, value) for key, value in rules]
+    read = [container_access.parse_rule(key, value) for key, value in rules]
     assert None not in read
-    return container_access.granted([rule for rule in read if rule is not None], "c", 195, minor)
+    return container_access.find_granted([rule for rule in read if rule is not None], "c", 195, minor)
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_rights(rules: list[tuple[str, str]], expected: str) -> None:
     "value", ["c  195:* rwm", "c 195 rwm", "c 195:* rw # two", "195:* rwm", "c 195:*", "all", "c 195:* x"]
 )
 def test_rules_that_lxc_cannot_read(value: str) -> None:
-    assert container_access.rule(ALLOW, value) is None
+    assert container_access.parse_rule(ALLOW, value) is None
 
 
 def faults(text: str) -> list[tuple[str, str]]:
@@ -64,7 +64,7 @@ def faults(text: str) -> list[tuple[str, str]]:
         "next_start"
     ]
     container_config.add_mounted_directories(facts, NODES)
-    return [(item["node"], item["why"]) for item in container_access.faults(facts, NODES)]
+    return [(item["node"], item["why"]) for item in container_access.find_access_faults(facts, NODES)]
 
 
 MOUNT = "lxc.mount.entry: /dev/nvidia0 dev/nvidia0 none bind,create=file\n"
@@ -95,7 +95,7 @@ def test_a_closed_node_of_the_host_in_an_unprivileged_container() -> None:
         facts = container_config.read_container(guest_config.parse_config(text + more, guest_config.CONTAINER))[
             "next_start"
         ]
-        assert [item["why"] for item in container_access.faults(facts, closed)] == expected
+        assert [item["why"] for item in container_access.find_access_faults(facts, closed)] == expected
 
 
 def test_a_mounted_directory_brings_its_nodes() -> None:

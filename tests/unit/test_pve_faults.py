@@ -22,7 +22,7 @@ DEVICES: dict[str, dict[str, Any]] = {
 
 
 def described(text: str, kind: str = "vm") -> tuple[list[str], list[dict[str, Any]]]:
-    return guest_faults.describe(PATH, guest_config.parse_config(text, kind))
+    return guest_faults.describe_faults(PATH, guest_config.parse_config(text, kind))
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def fixes(text: str, **state: Any) -> tuple[dict[str, str | None], str | None]:
         node_guests.resolve_devices(entry, {}, "pve1", DEVICES)
     vm["gpus_without_pcie"] = [entry["key"] for entry in vm["next_start"]["hostpci"] if not entry["pcie"]]
     node = start_rules.NodeState(**{"node": "pve1", "devices": DEVICES, "iommu_on": True, **state})
-    return vm_changes.commands(guest_config.effective_settings(config), vm, "101", node)
+    return vm_changes.make_commands(guest_config.effective_settings(config), vm, "101", node)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from ansible.module_utils.gpu_host.pve import ct_schema, guest_config, pci_mapping, start_rules, vm_schema
-from ansible.module_utils.gpu_host.pve.property_string import Refused, parse
+from ansible.module_utils.gpu_host.pve.property_string import Refused, parse_property_string
 
 TABLES = Path(__file__).resolve().parents[1] / "fixtures" / "pve" / "oracle"
 WHOLE = os.environ.get("GPU_HOST_PVE_ORACLE")
@@ -39,13 +39,13 @@ def judged(kind: str, key: str, value: str) -> dict[str, Any]:
     body = as_bytes(value)
     try:
         if kind == "lxc":
-            found = ct_schema.device(body)
+            found = ct_schema.check_device(body)
         elif key == "cpu":
             found = vm_schema.parse_cpu(body, ())
-        elif vm_schema.rule(key) is None:
+        elif vm_schema.find_rule(key) is None:
             raise Refused("unknown setting '%s'" % key)
         else:
-            found = parse(vm_schema.MACHINE if key == "machine" else vm_schema.HOSTPCI, body)
+            found = parse_property_string(vm_schema.MACHINE if key == "machine" else vm_schema.HOSTPCI, body)
     except Refused as error:
         return {"error": as_text(str(error))}
     return {"properties": {as_text(name): as_text(item) for name, item in found.items()}}
@@ -179,7 +179,7 @@ def test_the_whole_tables_of_configurations(table: str, kind: str) -> None:
             ours = judged(kind, value["key"], value["value"])
             same = "error" in ours if "error" in value else ours.get("properties") == value["properties"]
             # The tables judge a value of a key that does not exist by the format of its siblings.
-            same = same or (kind == "vm" and vm_schema.rule(value["key"]) is None)
+            same = same or (kind == "vm" and vm_schema.find_rule(value["key"]) is None)
             found += [] if same else [(value, ours)]
         results.append((row["name"], found))
     agreement(table, results)

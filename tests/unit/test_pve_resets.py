@@ -57,12 +57,12 @@ def boot(**more: Any) -> dict[str, Any]:
 
 
 def test_parameters_in_the_file_of_the_other_loader() -> None:
-    found = node_boot.faults(boot(ignored=["iommu=pt"]), "6.14.11-3-pve", True, True)
+    found = node_boot.find_boot_faults(boot(ignored=["iommu=pt"]), "6.14.11-3-pve", True, True)
     assert found == [
         "/etc/default/grub has iommu=pt, and this host boots by systemd-boot, which reads /etc/kernel/cmdline"
     ]
-    assert node_boot.faults(boot(), "6.14.11-3-pve", True, True) == []
-    assert node_boot.faults(boot(ignored=None), "6.14.11-3-pve", True, True) is None
+    assert node_boot.find_boot_faults(boot(), "6.14.11-3-pve", True, True) == []
+    assert node_boot.find_boot_faults(boot(ignored=None), "6.14.11-3-pve", True, True) is None
 
 
 @pytest.mark.parametrize(
@@ -79,5 +79,5 @@ def test_parameters_in_the_file_of_the_other_loader() -> None:
 def test_an_option_that_older_kernels_need(
     kernel: str | None, iommu_on: bool, needed: bool, words: list[str], faults: int
 ) -> None:
-    found = node_boot.faults(boot(live=words, configured=words), kernel, iommu_on, needed)
+    found = node_boot.find_boot_faults(boot(live=words, configured=words), kernel, iommu_on, needed)
     assert found is not None and len(found) == faults

@@ -20,7 +20,7 @@ _RULE = re.compile(r"([abc])[ \t]([*]|[0-9]+):([*]|[0-9]+)[ \t]([rwm]{3}|[rwm]{0
 OPENED_FOR = frozenset("rw")
 
 
-def rule(key: str, value: str) -> dict[str, Any] | None:
+def parse_rule(key: str, value: str) -> dict[str, Any] | None:
     """A device rule: {key, allow, type, major (None: any), minor (None: any), access, value}; None if LXC cannot read
     it,
     and then does not start the container. `a` alone has the access "" and stands for everything."""
@@ -50,13 +50,13 @@ def device_rules(devices: Iterable[dict[str, Any]], host_nodes: dict[str, dict[s
         if node is None or node["kind"] not in ("char", "block"):
             continue
         place = "%s %s:%s" % ("c" if node["kind"] == "char" else "b", node["major"], node["minor"])
-        found = rule("lxc.cgroup2.devices.allow", "%s %s" % (place, "r" if device["deny_write"] else "rw"))
+        found = parse_rule("lxc.cgroup2.devices.allow", "%s %s" % (place, "r" if device["deny_write"] else "rw"))
         if found is not None:
             rules.append(found)
     return rules
 
 
-def granted(rules: Iterable[dict[str, Any]], kind: str, major: int, minor: int) -> str:
+def find_granted(rules: Iterable[dict[str, Any]], kind: str, major: int, minor: int) -> str:
     """The rights among r and w that these rules, in this order, leave on one device: "rw", "r", "w" or ""."""
     everything = False
     listed: list[dict[str, Any]] = []
@@ -91,7 +91,7 @@ def granted(rules: Iterable[dict[str, Any]], kind: str, major: int, minor: int) 
     return "r" if may("r") else "w" if may("w") else ""
 
 
-def faults(facts: dict[str, Any], host_nodes: dict[str, dict[str, Any]]) -> list[dict[str, str]]:
+def find_access_faults(facts: dict[str, Any], host_nodes: dict[str, dict[str, Any]]) -> list[dict[str, str]]:
     """The container's nodes that it cannot open for reading and writing although a rule names their major number:
     [{node, why: forbidden | read_only | closed, text}]. `facts`: container_config.read's."""
     rules = device_rules(facts["devices"], host_nodes) + facts["rules"]
@@ -100,7 +100,7 @@ def faults(facts: dict[str, Any], host_nodes: dict[str, dict[str, Any]]) -> list
         node = host_nodes.get(path)
         if node is None or node["kind"] != "char":
             continue
-        rights = granted(rules, "c", node["major"], node["minor"])
+        rights = find_granted(rules, "c", node["major"], node["minor"])
         place = "%s (c %s:%s)" % (path, node["major"], node["minor"])
         if rights in ("r", "w"):
             only = "reading" if rights == "r" else "writing"

@@ -13,8 +13,7 @@ from typing import Any
 
 from . import container_access, ct_schema
 from .guest_config import GuestConfig, effective_settings, parse_number, parse_truth, pending_changes
-from .property_string import Refused
-from .property_string import parse as parse_property_string
+from .property_string import Refused, parse_property_string
 
 _DEV = re.compile(r"dev([0-9]+)$")
 _GPU_NODE = re.compile(r"/dev/nvidia([0-9]+)$")
@@ -32,7 +31,7 @@ def parse_device(index: int, value: str) -> dict[str, Any]:
     """A `devN` line: {key, path, mode, uid, gid, deny_write, problem}; `problem` is what stops the container's start."""
     problem = None
     try:
-        options = ct_schema.device(value)
+        options = ct_schema.check_device(value)
     except Refused as error:
         options, problem = {}, str(error)
     return {
@@ -46,7 +45,7 @@ def parse_device(index: int, value: str) -> dict[str, Any]:
     }
 
 
-parse_rule = container_access.rule
+parse_rule = container_access.parse_rule
 
 
 def parse_mount(value: str) -> dict[str, Any] | None:

@@ -9,7 +9,7 @@ _HEADER = re.compile(r"cpu-model:\s*(\S+)\s*$")
 _LINE = re.compile(r"\s+(\S+)(?:\s+(.*\S))?\s*$")
 
 
-def parse(text: str) -> dict[str, dict[str, str]]:
+def parse_models(text: str) -> dict[str, dict[str, str]]:
     """Name without `custom-` -> its properties (`reported-model`, `hidden`, `flags`, `phys-bits` …)."""
     result: dict[str, dict[str, str]] = {}
     current: dict[str, str] | None = None

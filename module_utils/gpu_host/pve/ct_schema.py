@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 
 from . import value_checks as checks
-from .property_string import Format, Property, Refused, parse
-from .vm_schema import checked
+from .property_string import Format, Property, Refused, parse_property_string
+from .vm_schema import check_by_rule
 
 MAX_DEVICES = 256
 _YES_NO = Property("boolean")
@@ -81,13 +81,13 @@ _PLAIN: dict[str, Format | Property] = {
     "cpulimit": Property("number"),
     **dict.fromkeys(["lock", "arch", "ostype", "description", "cmode", "entrypoint", "env"], _TEXT),
     "hostname": Property(check=checks.dns_name),
-    "searchdomain": Property(check=checks.each(checks.dns_name)),
-    "nameserver": Property(check=checks.each(checks.container_ip)),
+    "searchdomain": Property(check=checks.make_each(checks.dns_name)),
+    "nameserver": Property(check=checks.make_each(checks.container_ip)),
     "timezone": Property(check=_zone),
     "startup": Property(check=checks.startup_order),
     "parent": Property(check=checks.config_id),
     "hookscript": Property(check=checks.volume_id),
-    "tags": Property(check=checks.each(checks.tag)),
+    "tags": Property(check=checks.make_each(checks.tag)),
     "rootfs": _ROOT,
     "features": FEATURES,
 }
@@ -139,7 +139,7 @@ _RENAMED = {
 }
 
 
-def rule(key: str) -> Format | Property | None:
+def find_rule(key: str) -> Format | Property | None:
     """How the value of `key` is checked; None where Proxmox has no such setting."""
     if key in _PLAIN:
         return _PLAIN[key]
@@ -150,17 +150,17 @@ def rule(key: str) -> Format | Property | None:
     return found if int(match.group(2)) < count else None
 
 
-def check(key: str, value: str) -> str:
+def check_value(key: str, value: str) -> str:
     """The value as Proxmox keeps it; Refused where its schema does not allow it (the value stays all the same)."""
-    found = rule(key)
+    found = find_rule(key)
     if isinstance(found, Property) and found.type == "string" and found.check is None and "\r" not in value:
         return value  # a container keeps the quotes around a plain string
-    return checked(found, key, value)
+    return check_by_rule(found, key, value)
 
 
-def device(value: str) -> dict[str, str]:
+def check_device(value: str) -> dict[str, str]:
     """A devN line as the container's start parses it; Refused stops the start."""
-    found = parse(DEVICE, value)
+    found = parse_property_string(DEVICE, value)
     if "path" not in found:
         raise Refused("Path has to be defined")
     return found

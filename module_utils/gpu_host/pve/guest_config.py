@@ -225,7 +225,7 @@ def _vm_line(number: int, line: str, body: str, section: Section, custom_models:
         if section.kind == SPECIAL and key != "fleecing-images":
             raise Refused("unknown setting '%s'" % key)
         if section.kind != SPECIAL:
-            value = vm_schema.check(key, value, custom_models)
+            value = vm_schema.check_value(key, value, custom_models)
     except Refused as error:
         problem = "unable to parse value of '%s' - %s" % (key, _text(str(error)))
         return Line(number, line, key, _text(value), problem, counts=False)
@@ -255,7 +255,7 @@ def _container_line(number: int, line: str, body: str, section: Section) -> Line
         return Line(number, line, problem="unable to parse config: %s" % _text(body), counts=False)
     key, value = match.groups()
     try:
-        return Line(number, line, key, _text(ct_schema.check(key, value)))
+        return Line(number, line, key, _text(ct_schema.check_value(key, value)))
     except Refused as error:
         problem = "unable to parse value of '%s' - %s" % (key, _text(str(error)))
         return Line(number, line, key, _text(value), problem)
@@ -350,10 +350,10 @@ def effective_settings(config: GuestConfig) -> dict[str, str]:
     return settings
 
 
-def printable(value: Any) -> Any:
+def make_printable(value: Any) -> Any:
     """Facts with every byte that is no UTF-8 shown as U+FFFD: a configuration keeps such bytes, a report cannot."""
     if isinstance(value, str):
         return value.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
     if isinstance(value, dict):
-        return {key: printable(item) for key, item in value.items()}
-    return [printable(item) for item in value] if isinstance(value, list) else value
+        return {key: make_printable(item) for key, item in value.items()}
+    return [make_printable(item) for item in value] if isinstance(value, list) else value

@@ -7,7 +7,7 @@ from typing import Any
 
 from . import ct_schema, vm_schema
 from .guest_config import CURRENT, PENDING, UNKNOWN, VM, GuestConfig, Line, Section
-from .property_string import Refused, parse
+from .property_string import Refused, parse_property_string
 
 # Settings that decide what the guest's GPUs can do, or whether it starts.
 _VM_GPU_KEY = re.compile(
@@ -21,7 +21,7 @@ _COMMENT = re.compile(r"\s+(#|//|;).*$")
 _KEY_OF_JUNK = re.compile(r"\s*([A-Za-z][A-Za-z_\-]*\d*)\s*[:=]\s*(\S.*?)\s*$")
 
 
-def describe(path: str, config: GuestConfig) -> tuple[list[str], list[dict[str, Any]]]:
+def describe_faults(path: str, config: GuestConfig) -> tuple[list[str], list[dict[str, Any]]]:
     """(all faults as sentences with file and line; those about GPUs or the start).
 
     Each of the latter: {line, key (None: no setting), text, sentence, fix: {key, value} | None}. A fix is the value
@@ -50,7 +50,7 @@ def describe(path: str, config: GuestConfig) -> tuple[list[str], list[dict[str, 
                         "key": line.key,
                         "text": _short(line.text),
                         "sentence": sentence,
-                        "fix": correction(config.kind, line),
+                        "fix": find_correction(config.kind, line),
                     }
                 )
     faults += ["%s: %s is set more than once; the last counts" % (path, key) for key in config.current.duplicates()]
@@ -88,7 +88,7 @@ def _sentence(config: GuestConfig, section: Section, line: Line) -> str:
         return "Proxmox drops the line (%s), %s: %s" % (reason, stays, text)
     if re.fullmatch("dev[0-9]+", line.key):
         try:
-            ct_schema.device(line.value)
+            ct_schema.check_device(line.value)
         except Refused:
             return "Proxmox keeps the value and refuses to start the container with it (%s): %s" % (reason, text)
         return "Proxmox warns (%s) and passes the device all the same: %s" % (reason, text)
@@ -100,7 +100,7 @@ def _short(text: str) -> str:
     return text if len(text) <= 80 else text[:77] + "..."
 
 
-def correction(kind: str, line: Line) -> dict[str, str] | None:
+def find_correction(kind: str, line: Line) -> dict[str, str] | None:
     """{key, value} that was meant by a refused hostpci, machine or devN line, None where that is not certain."""
     key, value = line.key, line.value
     if key is None:
@@ -126,7 +126,7 @@ def correction(kind: str, line: Line) -> dict[str, str] | None:
             return None
     value = ",".join(rest if name == default else "%s=%s" % (name, rest) for name, rest in options.items())
     try:
-        found = parse(form, value)
+        found = parse_property_string(form, value)
     except Refused:
         return None
     return {"key": key, "value": value} if (found and default in found) or "mapping" in found else None
@@ -134,7 +134,7 @@ def correction(kind: str, line: Line) -> dict[str, str] | None:
 
 def _form(kind: str, key: str) -> Any:
     if kind != VM:
-        return ct_schema.DEVICE if re.fullmatch("dev(0|[1-9][0-9]*)", key) and ct_schema.rule(key) else None
+        return ct_schema.DEVICE if re.fullmatch("dev(0|[1-9][0-9]*)", key) and ct_schema.find_rule(key) else None
     if key == "machine":
         return vm_schema.MACHINE
-    return vm_schema.HOSTPCI if key.startswith("hostpci") and vm_schema.rule(key) is not None else None
+    return vm_schema.HOSTPCI if key.startswith("hostpci") and vm_schema.find_rule(key) is not None else None

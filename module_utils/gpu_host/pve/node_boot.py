@@ -92,7 +92,7 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
     }
 
 
-def faults(
+def find_boot_faults(
     boot: dict[str, Any], kernel: str | None, iommu_on: bool | None, needs_iommu: bool | None
 ) -> list[str] | None:
     """What is written for the boot and cannot work, as sentences; None where a side is unknown and nothing is found."""

@@ -72,7 +72,7 @@ def read_vms(
         }
         result[vmid].update(_claims(result[vmid], devices))
         result[vmid]["file"] = path
-        faults, refused = guest_faults.describe(path, config)
+        faults, refused = guest_faults.describe_faults(path, config)
         faults += ["%s: %s: %s" % (path, entry["key"], entry["problem"]) for entry in entries if entry["problem"]]
         result[vmid].update(faults=sorted(set(faults)), refused=refused)
         settings[vmid] = guest_config.effective_settings(config)
@@ -83,10 +83,10 @@ def read_vms(
     for vmid, effective in settings.items():
         verdict = start_rules.judge_vm(effective, state, vmid, result[vmid]["running"])
         result[vmid]["start"] = _start(verdict)
-        fixes, refusal = vm_changes.commands(effective, result[vmid], vmid, state)
+        fixes, refusal = vm_changes.make_commands(effective, result[vmid], vmid, state)
         stop = "qm shutdown %s && " % vmid if result[vmid]["running"] is not False else ""
         result[vmid].update(fixes=fixes, fix_problem=refusal, restart_command="%sqm start %s" % (stop, vmid))
-    return {vmid: guest_config.printable(vm) for vmid, vm in result.items()}
+    return {vmid: guest_config.make_printable(vm) for vmid, vm in result.items()}
 
 
 def _start(verdict: start_rules.Verdict) -> dict[str, Any]:
@@ -126,7 +126,7 @@ def _vm_configurations(
     if any("custom-" in text for _vmid, _path, text in texts):
         reading = evidence.read(cpu_models.FILE)
         errors.unanswered(reading, absent_is_fine=True)
-        models = cpu_models.parse(reading.text) if reading.ok else ({} if reading.status == ABSENT else None)
+        models = cpu_models.parse_models(reading.text) if reading.ok else ({} if reading.status == ABSENT else None)
     return [
         (vmid, path, guest_config.parse_config(text, guest_config.VM, models), models) for vmid, path, text in texts
     ]
@@ -321,7 +321,7 @@ def read_containers(evidence: Evidence, errors: Errors, driver: dict[str, Any]) 
         facts.update(_container_state(evidence, errors, ctid))
         facts.update(_container_nodes(facts, driver))
         facts["file"] = path
-        faults, refused = guest_faults.describe(path, config)
+        faults, refused = guest_faults.describe_faults(path, config)
         facts.update(faults=sorted(set(faults)), refused=refused)
         nvidia = {195, *(driver["majors"] or {}).values()}
         facts["hand_written_lines"] = container_config.hand_written_lines(config, nvidia, driver["known_majors"] or [])
@@ -329,7 +329,7 @@ def read_containers(evidence: Evidence, errors: Errors, driver: dict[str, Any]) 
         paths = [item["path"] for item in facts["next_start"]["devices"] if item["path"]]
         state = start_rules.NodeState(nodes=node_state.device_nodes(evidence, paths, errors))
         facts["start"] = _start(start_rules.judge_container(guest_config.effective_settings(config), state))
-        result[ctid] = guest_config.printable(facts)
+        result[ctid] = guest_config.make_printable(facts)
     return result
 
 
@@ -359,7 +359,7 @@ def _container_nodes(facts: dict[str, Any], driver: dict[str, Any]) -> dict[str,
         stale = container_config.stale_rules(after, majors, today)
         # A mount that is `optional` and whose node the host lacks: the container starts without it and says nothing.
         absent = [path for path, how in sorted(after["nodes"].items()) if how["optional"] and path not in host_nodes]
-        access = container_access.faults(after, host_nodes)
+        access = container_access.find_access_faults(after, host_nodes)
         if live is not None:
             wrong = [
                 {"node": path, "major": node["major"], "today": today[path]}

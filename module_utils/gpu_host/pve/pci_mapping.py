@@ -10,8 +10,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from .property_string import Property, Refused, boolean
-from .property_string import parse as parse_property_string
+from .property_string import Property, Refused, parse_boolean, parse_property_string
 from .value_checks import CONFIG_ID
 from .vm_config import parse_address
 
@@ -59,7 +58,7 @@ def parse_mappings(text: str) -> dict[str, dict[str, Any]]:
             if found is not None:
                 section["maps"].append(found)
         elif key == "mdev":
-            section["mdev"] = boolean(value) == "1"
+            section["mdev"] = parse_boolean(value) == "1"
     return result
 
 

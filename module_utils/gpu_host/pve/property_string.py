@@ -47,13 +47,13 @@ class Property:
 Format = Mapping[str, Property]
 
 
-def boolean(value: str) -> str | None:
+def parse_boolean(value: str) -> str | None:
     """ "1" or "0" for a boolean in any of Proxmox's spellings, None for what is none."""
     lower = value.lower()
     return "1" if lower in TRUE else "0" if lower in FALSE else None
 
 
-def parse(form: Format, value: str) -> dict[str, str]:
+def parse_property_string(form: Format, value: str) -> dict[str, str]:
     """The properties of `value`, a boolean as "1" or "0"; Refused where the format does not allow it."""
     result: dict[str, str] = {}
     default_taken = False
@@ -97,7 +97,7 @@ def _add(form: Format, result: dict[str, str], name: str, value: str) -> None:
 
 
 def _spelled(prop: Property, value: str) -> str:
-    return (boolean(value) or value) if prop.type == "boolean" else value
+    return (parse_boolean(value) or value) if prop.type == "boolean" else value
 
 
 def _problems(form: Format, result: Mapping[str, str]) -> dict[str, str]:
@@ -149,10 +149,10 @@ def check_value(prop: Property, value: str) -> None:
         raise Refused("value '%s' does not have a value in the enumeration '%s'" % (value, ", ".join(prop.enum)))
 
 
-def edited(form: Format, value: str, changes: Mapping[str, str | None]) -> str:
+def edit_property_string(form: Format, value: str, changes: Mapping[str, str | None]) -> str:
     """`value` with these properties set, or taken out where the change is None; what is not named stays as it is and
     where it is. Refused where `value` cannot be read."""
-    parse(form, value)
+    parse_property_string(form, value)
     default = next((key for key, prop in form.items() if prop.default), None)
     left = dict(changes)
     parts = []

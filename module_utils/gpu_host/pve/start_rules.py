@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from . import ct_schema, pci_mapping, vm_schema
-from .property_string import Refused, parse
+from .property_string import Refused, parse_property_string
 
 NO_IOMMU = "cannot prepare PCI pass-through, IOMMU not present"
 _DEV_KEY = re.compile(r"dev[0-9]+")
@@ -83,7 +83,7 @@ def judge_vm(settings: Mapping[str, str], state: NodeState, vmid: str, running: 
 
 
 def _machine(settings: Mapping[str, str]) -> None:
-    options = parse(vm_schema.MACHINE, settings["machine"]) if settings.get("machine") else {}
+    options = parse_property_string(vm_schema.MACHINE, settings["machine"]) if settings.get("machine") else {}
     viommu, bits = options.get("viommu"), options.get("aw-bits")
     if viommu == "intel":
         if "q35" not in options.get("type", ""):
@@ -98,7 +98,7 @@ def is_q35(settings: Mapping[str, str]) -> bool:
     """Whether Proxmox takes the machine for q35."""
     if not settings.get("machine"):
         return False
-    return "q35" in parse(vm_schema.MACHINE, settings["machine"]).get("type", "")
+    return "q35" in parse_property_string(vm_schema.MACHINE, settings["machine"]).get("type", "")
 
 
 @dataclass
@@ -158,7 +158,7 @@ def _legacy_igd(entry: _Entry, settings: Mapping[str, str], another: bool) -> No
 
 def _entry(key: str, value: str, state: NodeState) -> _Entry:
     try:
-        options = parse(vm_schema.HOSTPCI, value)
+        options = parse_property_string(vm_schema.HOSTPCI, value)
     except Refused as error:  # such a line is dropped before a start, unless the caller judges one that is not written
         raise _Dies("hostpci", str(error), key) from error
     host, mapping = options.get("host"), options.get("mapping")
@@ -318,7 +318,7 @@ def judge_container(settings: Mapping[str, str], state: NodeState) -> Verdict:
         missing: list[str] = []
         for key in sorted(filter(_DEV_KEY.fullmatch, settings), key=lambda name: int(name[3:])):
             try:
-                path = ct_schema.device(settings[key])["path"]
+                path = ct_schema.check_device(settings[key])["path"]
             except Refused as error:
                 raise _Dies("device", str(error), key) from error
             if state.nodes is None or path not in state.nodes:

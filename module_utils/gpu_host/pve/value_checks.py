@@ -15,7 +15,7 @@ CONFIG_ID = "[a-zA-Z][a-zA-Z0-9_-]+"
 _LABEL = "[a-zA-Z0-9](?:[a-zA-Z0-9\\-]*[a-zA-Z0-9])?"
 
 
-def matching(pattern: str, message: str) -> Callable[[str], None]:
+def make_match(pattern: str, message: str) -> Callable[[str], None]:
     """A check by one pattern over the whole value; `%s` in `message` stands for the value."""
     compiled = re.compile(pattern)
 
@@ -31,7 +31,7 @@ def split_list(value: str) -> list[str]:
     return [word for word in re.split("(?:%s|[,;])+" % BLANK, value) if word]
 
 
-def each(check: Callable[[str], None]) -> Callable[[str], None]:
+def make_each(check: Callable[[str], None]) -> Callable[[str], None]:
     def check_all(value: str) -> None:
         for word in split_list(value):
             check(word)
@@ -39,18 +39,18 @@ def each(check: Callable[[str], None]) -> Callable[[str], None]:
     return check_all
 
 
-config_id = matching(CONFIG_ID, "invalid configuration ID '%s'")
-dns_name = matching(r"(?:%s\.)*%s" % (_LABEL, _LABEL), "value does not look like a valid DNS name")
-volume_id = matching(r"[a-zA-Z][a-zA-Z0-9\-_.]*[a-zA-Z0-9]:.+", "unable to parse volume ID '%s'")
-storage_id = matching(r"[a-zA-Z][a-zA-Z0-9\-_.]*[a-zA-Z0-9]", "storage ID '%s' contains illegal characters")
-bridge_id = matching(r"[-_.\w]+", "invalid bridge ID '%s'")
-mac_address = matching(
+config_id = make_match(CONFIG_ID, "invalid configuration ID '%s'")
+dns_name = make_match(r"(?:%s\.)*%s" % (_LABEL, _LABEL), "value does not look like a valid DNS name")
+volume_id = make_match(r"[a-zA-Z][a-zA-Z0-9\-_.]*[a-zA-Z0-9]:.+", "unable to parse volume ID '%s'")
+storage_id = make_match(r"[a-zA-Z][a-zA-Z0-9\-_.]*[a-zA-Z0-9]", "storage ID '%s' contains illegal characters")
+bridge_id = make_match(r"[-_.\w]+", "invalid bridge ID '%s'")
+mac_address = make_match(
     r"(?i)[a-f0-9][02468ace](?::[a-f0-9]{2}){5}", "value does not look like a valid unicast MAC address"
 )
-url_encoded = matching(r"[-%a-zA-Z0-9_.!~*'()]*", "invalid urlencoded string: %s")
-disk_size = matching(r"\d+(?:\.\d+)?(?:[KMGT](?:iB)?)?", "value does not look like a valid disk size: %s")
-tag = matching(r"[a-zA-Z0-9_][a-zA-Z0-9_\-+.]*", "invalid characters in tag")
-time_zone = matching(r"[A-Za-z0-9_+\-]+(?:/[A-Za-z0-9_+\-]+)*", "invalid time zone '%s'")
+url_encoded = make_match(r"[-%a-zA-Z0-9_.!~*'()]*", "invalid urlencoded string: %s")
+disk_size = make_match(r"\d+(?:\.\d+)?(?:[KMGT](?:iB)?)?", "value does not look like a valid disk size: %s")
+tag = make_match(r"[a-zA-Z0-9_][a-zA-Z0-9_\-+.]*", "invalid characters in tag")
+time_zone = make_match(r"[A-Za-z0-9_+\-]+(?:/[A-Za-z0-9_+\-]+)*", "invalid time zone '%s'")
 
 
 def volume_or_path(value: str) -> None:
@@ -92,7 +92,7 @@ def ipv6_config(value: str) -> None:
     _config(value, 6, ("auto", "dhcp", "manual"))
 
 
-def address(value: str) -> None:
+def check_address(value: str) -> None:
     try:
         ip_address(value)
     except Refused:
@@ -121,7 +121,7 @@ def cpu_set(value: str) -> None:
             raise Refused("unable to parse cpuset option")
 
 
-def hotplug(value: str) -> None:
+def check_hotplug(value: str) -> None:
     for word in [] if value in ("0", "1") else split_list(value):
         if word not in ("network", "disk", "cpu", "memory", "usb", "cloudinit"):
             raise Refused("invalid hotplug feature '%s'" % word)

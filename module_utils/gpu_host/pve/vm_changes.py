@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from . import start_rules, vm_schema
-from .property_string import Refused, edited, parse
+from .property_string import Refused, edit_property_string, parse_property_string
 from .vm_config import args_facts, split_args
 
 Change = dict[str, "str | None"]  # None: the key is deleted
@@ -35,28 +35,30 @@ def without_cliques(args: str) -> str:
 
 def q35_machine(value: str | None) -> str:
     """The machine line with the Q35 chipset; its options and a pinned version stay."""
-    kind = (parse(vm_schema.MACHINE, value) if value else {}).get("type", "pc")
+    kind = (parse_property_string(vm_schema.MACHINE, value) if value else {}).get("type", "pc")
     pinned = re.fullmatch(r"pc(?:-i440fx)?-(\d.*)", kind)
-    return edited(vm_schema.MACHINE, value or "", {"type": "pc-q35-" + pinned.group(1) if pinned else "q35"})
+    return edit_property_string(
+        vm_schema.MACHINE, value or "", {"type": "pc-q35-" + pinned.group(1) if pinned else "q35"}
+    )
 
 
 def _express(settings: Mapping[str, str], entries: list[dict[str, Any]]) -> Change:
     return {
-        entry["key"]: edited(vm_schema.HOSTPCI, settings[entry["key"]], {"pcie": "1"})
+        entry["key"]: edit_property_string(vm_schema.HOSTPCI, settings[entry["key"]], {"pcie": "1"})
         for entry in entries
         if entry["gpus"] and not entry["pcie"] and entry["key"] in settings
     }
 
 
 def _cpu(settings: Mapping[str, str], changes: Change) -> str:
-    return edited(vm_schema.CPU, settings.get("cpu", "kvm64"), changes)
+    return edit_property_string(vm_schema.CPU, settings.get("cpu", "kvm64"), changes)
 
 
 def _args(value: str) -> Change:
     return {"args": value or None}
 
 
-def proposals(settings: Mapping[str, str], vm: Mapping[str, Any]) -> dict[str, Change]:
+def propose_changes(settings: Mapping[str, str], vm: Mapping[str, Any]) -> dict[str, Change]:
     """Name -> change, for what the checks ask of a VM; empty where nothing is to change.
 
     `q35` chipset and pcie=1; `pcie`; `cpu_host`; `visible` (nothing hides the hypervisor); `viommu_off`; `cliques` (a
@@ -82,7 +84,8 @@ def proposals(settings: Mapping[str, str], vm: Mapping[str, Any]) -> dict[str, C
         found["visible"] = visible
     if hardware["machine"]["viommu"] is not None:
         found["viommu_off"] = {
-            "machine": edited(vm_schema.MACHINE, settings["machine"], {"viommu": None, "aw-bits": None}) or None
+            "machine": edit_property_string(vm_schema.MACHINE, settings["machine"], {"viommu": None, "aw-bits": None})
+            or None
         }
     if hardware["cliques"] or hardware["clique_of_all"] is not None:
         found["no_cliques"] = _args(without_cliques(args))
@@ -104,12 +107,14 @@ def _with_cliques(settings: Mapping[str, str], args: str, entries: list[dict[str
         if entry["qemu_id"] is None:
             if entry["mapping"] is not None or len(entry["gpus"]) != 1:
                 return {}
-            change[entry["key"]] = edited(vm_schema.HOSTPCI, settings[entry["key"]], {"host": entry["gpus"][0]})
+            change[entry["key"]] = edit_property_string(
+                vm_schema.HOSTPCI, settings[entry["key"]], {"host": entry["gpus"][0]}
+            )
         words.append("-set device.%s.x-nv-gpudirect-clique=1" % entry["key"])
     return {**change, "args": " ".join(filter(None, words))}
 
 
-def commands(
+def make_commands(
     settings: Mapping[str, str], vm: Mapping[str, Any], vmid: str, state: start_rules.NodeState
 ) -> tuple[dict[str, str | None], str | None]:
     """(name of a proposal -> the options of `qm set`, None where it cannot be offered; why nothing can be offered, or
@@ -126,7 +131,7 @@ def commands(
         after.update({key: value for key, value in change.items() if value is not None})
         verdict = start_rules.judge_vm(after, state, vmid, vm.get("running"))
         meets = verdict.starts is False and verdict.step not in ("reserve", "choose")
-        found[name] = None if lock or meets or not change else options(change)
+        found[name] = None if lock or meets or not change else format_options(change)
         if meets and refusal is None:
             refusal = verdict.error
     return found, refusal
@@ -134,19 +139,19 @@ def commands(
 
 def _safely(settings: Mapping[str, str], vm: Mapping[str, Any]) -> dict[str, Change]:
     try:
-        return proposals(settings, vm)
+        return propose_changes(settings, vm)
     except Refused:  # a line that only a hand-made set of settings can hold
         return {}
 
 
-def options(change: Mapping[str, str | None]) -> str:
+def format_options(change: Mapping[str, str | None]) -> str:
     """`--machine q35 --delete args` for `qm set` and `pct set`, quoted for a shell."""
     words = [word for key, value in change.items() if value is not None for word in ("--" + key, value)]
     deleted = [key for key, value in change.items() if value is None]
     return " ".join(map(shlex.quote, words + (["--delete", ",".join(deleted)] if deleted else [])))
 
 
-def grants(args: str | None) -> tuple[dict[str, int], int | None]:
+def parse_grants(args: str | None) -> tuple[dict[str, int], int | None]:
     """The clique grants of an args line: (by device, of all)."""
     facts = args_facts(split_args(args or ""))
     return facts["cliques"], facts["clique_of_all"]

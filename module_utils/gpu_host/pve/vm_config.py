@@ -12,8 +12,7 @@ from typing import Any
 
 from . import vm_schema
 from .guest_config import GuestConfig, effective_settings, parse_number, parse_truth, pending_changes
-from .property_string import Refused
-from .property_string import parse as parse_property_string
+from .property_string import Refused, parse_property_string
 
 _ADDRESS = re.compile(r"(?:([0-9a-f]{4,8}):)?([0-9a-f]{2}):([0-9a-f]{2})(?:\.([0-7]))?$", re.I)
 _HOSTPCI = re.compile(r"hostpci([0-9]+)$")

@@ -11,7 +11,7 @@ import re
 from collections.abc import Collection
 
 from . import value_checks as checks
-from .property_string import Format, Property, Refused, parse
+from .property_string import Format, Property, Refused, parse_property_string
 
 PCI_ADDRESS = "(?:[a-f0-9]{4,}:)?[a-f0-9]{2}:[a-f0-9]{2}(?:\\.[a-f0-9])?"
 MAX_HOSTPCI = 16
@@ -105,7 +105,7 @@ _OWN_FLAGS = re.compile("%s(?:;%s)*" % (_OWN_FLAG, _OWN_FLAG))
 def parse_cpu(value: str, custom_models: Collection[str] | None) -> dict[str, str]:
     """A VM's `cpu` line. `custom_models` are the names in cpu-models.conf, without `custom-`; None: the file was not
     read, and any such name is let pass."""
-    found = parse(CPU, value)
+    found = parse_property_string(CPU, value)
     kind = found.get("cputype")
     if not kind or kind == "0":
         raise Refused("CPU is missing cputype")
@@ -213,13 +213,13 @@ def _boot_devices(value: str) -> None:
         if (
             not name
             or name.group(1) not in ("ide", "sata", "scsi", "virtio", "net", "usb", "hostpci")
-            or not (known(word))
+            or not (is_known(word))
         ):
             raise Refused("invalid boot device '%s'" % word)
 
 
 def _boot_disk(value: str) -> None:
-    if not re.match("ide|sata|scsi|virtio[0-9]|efidisk|tpmstate", value) or not known(value):
+    if not re.match("ide|sata|scsi|virtio[0-9]|efidisk|tpmstate", value) or not is_known(value):
         raise Refused("invalid boot disk '%s'" % value)
 
 
@@ -351,7 +351,7 @@ _PLAIN: dict[str, Property] = {
     **dict.fromkeys(_INTEGERS.split(), INTEGER),
     **dict.fromkeys(["cpulimit", "migrate_downtime"], NUMBER),
     **dict.fromkeys(_TEXTS.split(), _TEXT),
-    "hotplug": Property(check=checks.hotplug),
+    "hotplug": Property(check=checks.check_hotplug),
     "name": Property(check=checks.dns_name),
     "bootdisk": Property(check=_boot_disk),
     "startup": Property(check=checks.startup_order),
@@ -359,15 +359,15 @@ _PLAIN: dict[str, Property] = {
     "vmstate": Property(check=checks.volume_id),
     "vmstatestorage": Property(check=checks.storage_id),
     "hookscript": Property(check=checks.volume_id),
-    "tags": Property(check=checks.each(checks.tag)),
+    "tags": Property(check=checks.make_each(checks.tag)),
     "affinity": Property(check=checks.cpu_set),
-    "nameserver": Property(check=checks.each(checks.address)),
+    "nameserver": Property(check=checks.make_each(checks.check_address)),
     "sshkeys": Property(check=checks.url_encoded),
 }
 _NAME = re.compile(r"([a-z][a-z_\-]*)(0|[1-9][0-9]*)")
 
 
-def rule(key: str) -> Format | Property | None:
+def find_rule(key: str) -> Format | Property | None:
     """How the value of `key` is checked; None where Proxmox has no such setting."""
     if key in _FORMATS:
         return _FORMATS[key]
@@ -380,28 +380,28 @@ def rule(key: str) -> Format | Property | None:
     return found if int(match.group(2)) < count else None
 
 
-def known(key: str) -> bool:
-    return key == "cpu" or rule(key) is not None
+def is_known(key: str) -> bool:
+    return key == "cpu" or find_rule(key) is not None
 
 
-def check(key: str, value: str, custom_models: Collection[str] | None) -> str:
+def check_value(key: str, value: str, custom_models: Collection[str] | None) -> str:
     """The value as Proxmox keeps it; Refused where it drops the line."""
     if key == "cpu" and "\r" not in value:
         parse_cpu(value, custom_models)
         return value
     if key == "cpu":
-        return checked(CPU, key, value)
-    return checked(rule(key), key, value)
+        return check_by_rule(CPU, key, value)
+    return check_by_rule(find_rule(key), key, value)
 
 
-def checked(found: Format | Property | None, key: str, value: str) -> str:
+def check_by_rule(found: Format | Property | None, key: str, value: str) -> str:
     """`value` after the check of one setting, common to VMs and containers."""
     if found is None:
         raise Refused("unknown setting '%s'" % key)
     if "\r" in value:
         raise Refused("property contains a line feed")
     if not isinstance(found, Property):
-        parse(found, value)
+        parse_property_string(found, value)
         return value
     if found.type == "boolean":
         lower = value.lower()
