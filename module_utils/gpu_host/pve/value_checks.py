@@ -67,11 +67,11 @@ def ip_address(value: str, version: int | None = None) -> None:
         raise Refused("value does not look like a valid IPv%d address" % version)
 
 
-def ipv4(value: str) -> None:
+def check_ipv4(value: str) -> None:
     ip_address(value, 4)
 
 
-def ipv6(value: str) -> None:
+def check_ipv6(value: str) -> None:
     ip_address(value, 6)
 
 
