@@ -311,9 +311,9 @@ _NUMBERED: dict[str, tuple[int, Format | Property]] = {
         32,
         {
             "ip": Property(check=checks.ipv4_config),
-            "gw": Property(check=checks.ipv4, requires="ip"),
+            "gw": Property(check=checks.check_ipv4, requires="ip"),
             "ip6": Property(check=checks.ipv6_config),
-            "gw6": Property(check=checks.ipv6, requires="ip6"),
+            "gw6": Property(check=checks.check_ipv6, requires="ip6"),
         },
     ),
     "numa": (
