@@ -149,7 +149,7 @@ class CallbackModule(CallbackBase):
             self._collector.changed(host, result.task.get_name())
 
     def _validate(self) -> None:
-        """From now on this run reports: whatever ends it, and into a directory that no other run writes to meanwhile."""
+        """From now on this run reports, whatever ends it, into a directory that no other run writes to meanwhile."""
         if self._validating:
             return
         self._validating = True

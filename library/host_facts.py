@@ -24,7 +24,7 @@ options:
     description: A bundle on the controller to read instead of the host.
     type: path
   proxmox:
-    description: Whether the guests of a Proxmox host are looked at. V(auto) does so where the host's evidence shows one.
+    description: Whether the guests of a Proxmox host are looked at. V(auto) goes by the host's evidence.
     type: str
     choices: [auto, 'true', 'false']
     default: auto

@@ -97,7 +97,7 @@ def show_example(environment: Path) -> int:
 
 
 def failed_checks(report: dict[str, Any]) -> dict[str, set[str]]:
-    """Host -> the checks of severity error that did not pass on it and were not skipped; all where it is not validated."""
+    """Host -> the checks of severity error that neither passed nor were skipped; all where it is not validated."""
     return {
         name: {
             result["id"]

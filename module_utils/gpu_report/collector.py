@@ -87,7 +87,7 @@ class Collector:
         return name in self.hosts and bool(self.hosts[name]["looks"])
 
     def report(self, run: dict[str, Any]) -> dict[str, Any]:
-        """The report. `run` says when, with what and how it was asked for, and whether it came to its end (`complete`)."""
+        """The report. `run` says when, with what and how it was asked for, and whether it is `complete`."""
         cut = run.get("complete") is False or any(record["ended"] for record in self.hosts.values())
         hosts = {name: _describe(self.hosts[name], cut) for name in sorted(self.hosts, key=natural_key)}
         states = [host["state"] for host in hosts.values()]

@@ -1,4 +1,7 @@
-"""A directory of reports that one run uses at a time: two runs of one clone must not write over each other in silence."""
+"""A directory of reports that one run uses at a time.
+
+Two runs of one clone must not write over each other in silence.
+"""
 
 from __future__ import annotations
 

@@ -143,7 +143,7 @@ def select_information(content: dict[str, Any]) -> dict[str, Any]:
 
 
 def parse_metrics(text: str, engine: Engine) -> dict[str, float | None]:
-    """``{running, queue, usage, tokens_per_s}`` of a Prometheus page, summed over its label sets; usage is the highest."""
+    """``{running, queue, usage, tokens_per_s}`` of a Prometheus page, summed over labels; usage is the highest."""
     figures: dict[str, list[float]] = {}
     for name, value in _METRIC.findall(text):
         number = _finite(value)

@@ -28,10 +28,40 @@ COMMANDS = (
 
 
 FACTS = (
-    "engine", "engines_found", "process", "environment", "ranks", "ranks_expected", "ranks_missing", "compilers", "locks", "p2p_caches",
-    "packages", "unit", "units_found", "unit_current", "gpu", "log", "port", "api", "model", "key_set", "exposed", "busy", "busy_because",
-    "stall", "fault", "state", "why", "moving", "generation", "differences", "p2p_cache_denies", "rank_outliers", "nccl",
-)  # fmt: skip
+    "engine",
+    "engines_found",
+    "process",
+    "environment",
+    "ranks",
+    "ranks_expected",
+    "ranks_missing",
+    "compilers",
+    "locks",
+    "p2p_caches",
+    "packages",
+    "unit",
+    "units_found",
+    "unit_current",
+    "gpu",
+    "log",
+    "port",
+    "api",
+    "model",
+    "key_set",
+    "exposed",
+    "busy",
+    "busy_because",
+    "stall",
+    "fault",
+    "state",
+    "why",
+    "moving",
+    "generation",
+    "differences",
+    "p2p_cache_denies",
+    "rank_outliers",
+    "nccl",
+)
 
 
 def gather(evidence: Evidence, params: dict[str, Any], errors: Errors) -> dict[str, Any] | None:

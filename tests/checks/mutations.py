@@ -25,10 +25,50 @@ from ansible.module_utils.gpu_host.evidence.interface import Fetched, Listing, O
 
 # What no reader expects where a number, a word or a line should stand.
 ODD_WORDS = [
-    b"\xe2\x91\xa0", b"2\xc2\xb2" + b"36", b"\xd9\xa3", b"inf", b"-inf", b"nan", b"1e999", b"-1", b"0", b"9" * 19, b"9" * 310, b"9" * 4400,
-    b"0x", b"0x" + b"f" * 40, b"1_000", b"", b" ", b"\x00", b"\xff\xfe", b"N/A", b"[Unknown Error]", b"ERR!", b"null", b"true", b'"x"', b"{}",
-    b"[]", b"[[[[", b'{"a": ', b"<", b"</gpu>", b":", b"=", b"%s", b"{{ 1 }}", b"\n", b"\r", b"\t", b"A" * 3000, b"-", b"1.2.3", b"..", b"/",
-]  # fmt: skip
+    b"\xe2\x91\xa0",
+    b"2\xc2\xb2" + b"36",
+    b"\xd9\xa3",
+    b"inf",
+    b"-inf",
+    b"nan",
+    b"1e999",
+    b"-1",
+    b"0",
+    b"9" * 19,
+    b"9" * 310,
+    b"9" * 4400,
+    b"0x",
+    b"0x" + b"f" * 40,
+    b"1_000",
+    b"",
+    b" ",
+    b"\x00",
+    b"\xff\xfe",
+    b"N/A",
+    b"[Unknown Error]",
+    b"ERR!",
+    b"null",
+    b"true",
+    b'"x"',
+    b"{}",
+    b"[]",
+    b"[[[[",
+    b'{"a": ',
+    b"<",
+    b"</gpu>",
+    b":",
+    b"=",
+    b"%s",
+    b"{{ 1 }}",
+    b"\n",
+    b"\r",
+    b"\t",
+    b"A" * 3000,
+    b"-",
+    b"1.2.3",
+    b"..",
+    b"/",
+]
 NUMBER = re.compile(rb"[0-9]+(?:\.[0-9]+)?")
 WORD = re.compile(rb"[^\s,;:=<>\"']+")
 JSON_VALUE = re.compile(rb'(?<=: )(?:"[^"]{0,80}"|[0-9.eE+-]+|true|false|null|\{|\[)')
@@ -77,9 +117,21 @@ def mutated(answer: Any, dice: random.Random) -> Any:
     for name in dice.sample(sorted(entries), min(len(entries), dice.randint(1, 3))):
         entry = entries.pop(name)
         field, value = dice.choice(
-            [("target", None), ("target", "①"), ("target", "../" * 50), ("mode", None), ("major", None), ("major", 2**70),
-             ("minor", -1), ("modified", None), ("modified", float("inf")), ("modified", float("nan")), ("size", 2**70), ("kind", "dir")]
-        )  # fmt: skip
+            [
+                ("target", None),
+                ("target", "①"),
+                ("target", "../" * 50),
+                ("mode", None),
+                ("major", None),
+                ("major", 2**70),
+                ("minor", -1),
+                ("modified", None),
+                ("modified", float("inf")),
+                ("modified", float("nan")),
+                ("size", 2**70),
+                ("kind", "dir"),
+            ]
+        )
         odd = name
         if dice.random() < 0.3:
             odd = dice.choice(["①", "nvidia②", "node①", "0000:01:00.0", "..", "9" * 300, name + "x", "policy"])

@@ -13,22 +13,44 @@ from ansible.module_utils.gpu_host.log import log_patterns
 READ = {path for check in harness.loaded_checks() for path in degraded.paths(check)}
 # Lists in the facts that say what is there, not what is wrong; and those that a check reads in another form.
 DESCRIBE = {
-    "host.driver.architectures", "host.driver.compat_libraries", "host.driver.libraries.libnvidia_ml", "host.driver.packaging.packages",
-    "host.driver.nvswitches", "host.gpus.architectures", "host.gpus.busy", "host.gpus.mig_modes", "host.gpus.vbios_versions",
-    "host.iommu.hardware", "host.iommu.options", "host.joined.given_to_guests",
-    "host.kernel.configured", "host.kernel.words", "host.p2p.granted_pairs", "host.p2p.nvlink_pairs", "host.pci.nvswitches",
-    "host.pci.pairs", "host.topology.pairs",
+    "host.driver.architectures",
+    "host.driver.compat_libraries",
+    "host.driver.libraries.libnvidia_ml",
+    "host.driver.packaging.packages",
+    "host.driver.nvswitches",
+    "host.gpus.architectures",
+    "host.gpus.busy",
+    "host.gpus.mig_modes",
+    "host.gpus.vbios_versions",
+    "host.iommu.hardware",
+    "host.iommu.options",
+    "host.joined.given_to_guests",
+    "host.kernel.configured",
+    "host.kernel.words",
+    "host.p2p.granted_pairs",
+    "host.p2p.nvlink_pairs",
+    "host.pci.nvswitches",
+    "host.pci.pairs",
+    "host.topology.pairs",
     # The words of reboot_required.
-    "host.kernel.pending_words", "host.kernel.reboot_reasons", "host.modules.initramfs.older_than",
+    "host.kernel.pending_words",
+    "host.kernel.reboot_reasons",
+    "host.modules.initramfs.older_than",
     # Judged through kernel_log.by_kind, fatal_xids, other_xids and uvm_failures.
-    "host.kernel_log.findings", "host.kernel_log.by_kind.xid", "host.kernel_log.by_kind.uvm_failed", "host.kernel_log.by_kind.uvm_hmm",
+    "host.kernel_log.findings",
+    "host.kernel_log.by_kind.xid",
+    "host.kernel_log.by_kind.uvm_failed",
+    "host.kernel_log.by_kind.uvm_hmm",
     # Judged through p2p.all_granted and p2p.complete.
-    "host.p2p.blocked_by_status", "host.p2p.blocked_pairs", "host.p2p.unknown_pairs",
+    "host.p2p.blocked_by_status",
+    "host.p2p.blocked_pairs",
+    "host.p2p.unknown_pairs",
     # Judged through topology.complete and joined.gpus_without_numa_node.
-    "host.topology.unknown_pairs", "host.topology.gpus_without_numa_node",
+    "host.topology.unknown_pairs",
+    "host.topology.gpus_without_numa_node",
     # Why redirecting_switch_ports and redirecting_root_ports, which are judged, are unknown.
     "host.pci.acs_unreadable",
-}  # fmt: skip
+}
 # Of each module: what the kernel and the files say of it.
 OF_A_MODULE = ("used_by", "blacklisted", "configured_options")
 SUBJECTS_OF_A_GUEST = ("server", "probe", "proxmox", "hypervisor", "evidence", "errors")

@@ -122,7 +122,7 @@ def test_a_healthy_part_is_ready_and_a_waiver_lets_a_host_pass(play: Any) -> Non
 
 
 def test_what_the_inventory_says_of_a_host_decides(play: Any) -> None:
-    """One host after its waiver's day, one with other expectations, one whose expectation is misspelt, one with none."""
+    """One host after its waiver's day, one with other expectations, one with a misspelt one, one with none."""
     vm, ct = ({"gpu_host_bundle": str(HOSTS / (name + ".jsonl.gz"))} for name in ("kvm-story", "serving"))
     hosts = {
         "expired": {**vm, "gpu_host_waivers": waivers("2020-01-01")},

@@ -148,7 +148,7 @@ def test_no_links_at_all_are_none_down_except_in_a_fabric() -> None:
 
 
 def test_nvlink_is_absent_only_where_every_gpu_was_seen() -> None:
-    """An answer that was cut, a log that shows one GPU of two, no answer; and a matrix that names NVLink all the same."""
+    """A cut answer, a log that shows one GPU of two, no answer; and a matrix that names NVLink all the same."""
     for smi_facts, topology in (
         (smi(block()), {"nvlink": {}, "nvlink_whole": False}),
         (smi(block(), attached=2), {"nvlink": {A: links(0)}, "nvlink_whole": True}),

@@ -53,12 +53,16 @@ def test_three_values() -> None:
 
 def test_what_of_a_folder_was_not_read() -> None:
     records = [
-        {"list": "/d", "status": "ok", "entries": {"a.conf": {"kind": "file"}, "b.conf": {"kind": "file"}, "c": {"kind": "dir"}}},
+        {
+            "list": "/d",
+            "status": "ok",
+            "entries": {"a.conf": {"kind": "file"}, "b.conf": {"kind": "file"}, "c": {"kind": "dir"}},
+        },
         {"read": "/d/a.conf", "status": "ok", "text": ""},
         {"read": "/d/b.conf", "status": "denied"},
         {"list": "/none", "status": "absent"},
         {"list": "/shut", "status": "denied"},
-    ]  # fmt: skip
+    ]
     evidence, errors = BundleEvidence({}, records), Errors("test")
     assert unread_files(evidence, "/d", ".conf", errors) == ["/d/b.conf"]
     assert (unread_files(evidence, "/none", "", errors), unread_files(evidence, "/shut", "", errors)) == ([], None)

@@ -34,16 +34,33 @@ SLOW_SECONDS = 0.03  # what takes less than this at the longer length harms nobo
 # output.
 # The list may only become shorter.
 OF_ONE_LINE = {
-    "kernel_cmdline._ASSIGNMENT", "log_text._PAIR", "guest_config._KEY", "guest_config._RAW_KEY", "node_driver._VFIO_IDS", "node_driver.py",
-    "engines.SGLANG", "arguments.VLLM", "generators._BAR", "generators._BAR_LINE", "log_reader._PROGRESS", "apt_parsing._STEP",
-    "log_faults.FAULTS", "pve_plan._CLIQUE_WORDS", "systems.py", "lspci.py", "units.py", "nccl.py", "api.py", "nvlink.py",
-}  # fmt: skip
+    "kernel_cmdline._ASSIGNMENT",
+    "log_text._PAIR",
+    "guest_config._KEY",
+    "guest_config._RAW_KEY",
+    "node_driver._VFIO_IDS",
+    "node_driver.py",
+    "engines.SGLANG",
+    "arguments.VLLM",
+    "generators._BAR",
+    "generators._BAR_LINE",
+    "log_reader._PROGRESS",
+    "apt_parsing._STEP",
+    "log_faults.FAULTS",
+    "pve_plan._CLIQUE_WORDS",
+    "systems.py",
+    "lspci.py",
+    "units.py",
+    "nccl.py",
+    "api.py",
+    "nvlink.py",
+}
 FUNCTIONS = {"compile", "search", "match", "fullmatch", "sub", "subn", "split", "findall", "finditer"}
 
 
 @cache
 def all_patterns() -> dict[tuple[Any, int], str]:
-    """(pattern, flags) -> where it is used: the compiled ones of every module, and those written where they are used."""
+    """(pattern, flags) -> where it is used: compiled ones, and those written where they are used."""
     found: dict[tuple[Any, int], str] = {}
     for package in PACKAGES:
         root = importlib.import_module("ansible.module_utils." + package)

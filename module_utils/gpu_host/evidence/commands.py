@@ -77,7 +77,7 @@ class Command:
         return cls(argv, process, out, err, timeout)
 
     def finish(self, patient: bool = True) -> Outcome:
-        """The outcome, when the command has ended or its time is over. Not `patient`: it has no more time from now on."""
+        """The outcome, once the command has ended or its time is over. Not `patient`: it has no more time now."""
         status, reason = OK, ""
         try:
             self._process.wait(max(0.0, self._timeout - (time.monotonic() - self._began)) if patient else 0.0)
