@@ -20,7 +20,7 @@ import yaml
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests" / "e2e"))
-from mixed_fleet import BAD, make_inventory
+from mixed_fleet import BAD, make_inventory  # type: ignore[import-not-found]
 
 HEALTHY = 4
 HOST_SECONDS = 45.0  # a host whose nvidia-smi hangs
@@ -51,7 +51,7 @@ def main() -> int:
         alone = verdicts(Path(temporary) / "alone", ())
         mixed = verdicts(Path(temporary) / "mixed", BAD)
     last = [max(seconds for name, seconds in found.items() if name.startswith("healthy")) for found in (alone, mixed)]
-    print("last of %d healthy verdicts: %.1f s alone, %.1f s beside %s" % (HEALTHY, *last, ", ".join(BAD)))
+    print("last of %d healthy verdicts: %.1f s alone, %.1f s beside %s" % (HEALTHY, last[0], last[1], ", ".join(BAD)))
     print("the host whose nvidia-smi hangs: %.1f s" % mixed["hanging"])
     good = last[1] <= LATER * last[0] + 2.0 and mixed["hanging"] <= HOST_SECONDS + last[0]
     print("%s  bounds: %.2f times and 2 s; %.0f s" % ("ok  " if good else "MISS", LATER, HOST_SECONDS))

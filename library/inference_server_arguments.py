@@ -62,7 +62,7 @@ problems:
 shortened:
   description:
     - The arguments whose name is the beginning of one that the engine has, which it takes for that one, and the full
-      name, such as C({--tp: --tp-size}).
+      name, such as C(--tp) for C(--tp-size).
   returned: always
   type: dict
 options:

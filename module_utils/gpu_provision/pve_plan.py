@@ -79,19 +79,19 @@ def plan_vm(
     return plan
 
 
-def _machine_line(settings: dict[str, str], wish: str | None) -> str | None:
-    """The machine line: what the VM has, with what is wished for. A pinned version of the same chipset stays, and so do
-    options that the wish does not name.
+def _machine_line(settings: dict[str, str], wanted: str | None) -> str | None:
+    """The machine line: what the VM has, with what is wanted. A pinned version of the same chipset stays, and so do
+    options that the inventory does not name.
 
     PlanError: a machine that Proxmox refuses, or that it would not start.
     """
     now = settings.get("machine")
-    if wish is None:
+    if wanted is None:
         return now
     try:
-        asked = parse_property_string(vm_schema.MACHINE, wish)
+        asked = parse_property_string(vm_schema.MACHINE, wanted)
     except Refused as error:
-        raise PlanError("machine %r: Proxmox refuses it (%s)" % (wish, error)) from error
+        raise PlanError("machine %r: Proxmox refuses it (%s)" % (wanted, error)) from error
     kind = asked.pop("type", None)
     changes: dict[str, str | None] = dict(asked)
     chipset = vm_config.parse_machine(now, settings.get("arch"))["chipset"]

@@ -106,7 +106,7 @@ def test_what_only_a_person_can_decide_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("have", "wish", "line"),
+    ("have", "wanted", "line"),
     [
         ("pc,viommu=virtio", "q35", "q35,viommu=virtio"),
         ("viommu=virtio", "q35", "q35,viommu=virtio"),
@@ -119,13 +119,13 @@ def test_what_only_a_person_can_decide_is_refused() -> None:
         ("pc,enable-s3=1", "type=q35", "q35,enable-s3=1"),
     ],
 )
-def test_a_machine_line_keeps_what_the_wish_does_not_name(have: str, wish: str, line: str | None) -> None:
-    plan = vm("machine: %s\nhostpci0: 0000:01:00.0,pcie=1\n" % have, GPUS[:1], machine=wish)
+def test_a_machine_line_keeps_what_the_wish_does_not_name(have: str, wanted: str, line: str | None) -> None:
+    plan = vm("machine: %s\nhostpci0: 0000:01:00.0,pcie=1\n" % have, GPUS[:1], machine=wanted)
     assert plan.set.get("machine") == line
 
 
 @pytest.mark.parametrize(
-    ("have", "wish", "says"),
+    ("have", "wanted", "says"),
     [
         ("q35", "Q35", "Proxmox refuses it"),
         ("q35", "q35,foo=1", "Proxmox refuses it"),
@@ -133,9 +133,9 @@ def test_a_machine_line_keeps_what_the_wish_does_not_name(have: str, wish: str, 
         ("q35", "q35,aw-bits=39", "would not start the VM"),
     ],
 )
-def test_a_machine_that_proxmox_would_not_take(have: str, wish: str, says: str) -> None:
+def test_a_machine_that_proxmox_would_not_take(have: str, wanted: str, says: str) -> None:
     with pytest.raises(pve_plan.PlanError, match=says):
-        vm("machine: %s\n" % have, [], machine=wish)
+        vm("machine: %s\n" % have, [], machine=wanted)
 
 
 NODES = ["/dev/nvidia0", "/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"]
