@@ -18,10 +18,19 @@ def host(task_vars: dict[str, Any], template: Callable[[Any], Any]) -> dict[str,
         raise ValueError("There are no facts of this host: run the gpu_facts module before run_checks.")
     result = dict(facts["gpu_host"])
     result.update({ours: facts[theirs] for theirs, ours in _OTHER_FACTS.items() if facts.get(theirs) is not None})
-    hypervisor = _hypervisor(task_vars, template)
+    hypervisor = _hypervisor(task_vars, template) or _handed_in_with_it(result)
     if hypervisor is not None:
         result["hypervisor"] = hypervisor
     return result
+
+
+def _handed_in_with_it(host: dict[str, Any]) -> dict[str, Any] | None:
+    """The Proxmox side of a guest, where pieces of both were handed in together; it is taken out of `host`."""
+    loose = (host.get("evidence") or {}).get("loose") or {}
+    if loose.get("hypervisor") != "of_guest" or not isinstance(host.get("proxmox"), dict):
+        return None
+    proxmox, guests = host.pop("proxmox"), loose.get("guests") or []
+    return for_guest(proxmox, "its Proxmox host", guests[0] if len(guests) == 1 else None)
 
 
 def _hypervisor(task_vars: dict[str, Any], template: Callable[[Any], Any]) -> dict[str, Any] | None:

@@ -24,6 +24,8 @@ from . import (
 )
 from .evidence.errors import Errors
 from .evidence.interface import Evidence
+from .evidence.sides import loose_of
+from .loose import excerpts
 from .probe.worker_run import PROBE_COMMAND
 
 SCHEMA = 1
@@ -77,6 +79,7 @@ def gather(evidence: Evidence, subset: Sequence[str] = ("all",)) -> dict[str, An
     for name, reader in readers.items():
         facts[name] = _isolated(name, reader.gather, entries, evidence)
     evidence.abandon()
+    excerpts.narrow(facts, loose_of(evidence), entries)
     facts["joined"] = _isolated("joined", cross_facts.join, entries, facts)  # after the subjects: it reads their facts
     manifest = getattr(evidence, "manifest", None)
     facts["evidence"] = {
@@ -84,6 +87,7 @@ def gather(evidence: Evidence, subset: Sequence[str] = ("all",)) -> dict[str, An
         "recorded": manifest is not None,
         "reconstructed": bool(manifest and manifest.get("reconstructed")),
         "probe_recorded": manifest is not None and evidence.run(PROBE_COMMAND).ok,
+        "loose": loose_of(evidence) or None,
         "taken_at": evidence.now(),
         "subjects": list(readers),
         "seconds": round(time.monotonic() - began, 3),

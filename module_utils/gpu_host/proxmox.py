@@ -8,6 +8,7 @@ from typing import Any
 
 from .evidence.errors import Errors
 from .evidence.interface import ABSENT, Evidence
+from .loose import excerpts
 from .pcie import pci_devices
 from .pcie.pci_names import is_gpu
 from .pve import card_claims, node_boot, node_driver, node_guests
@@ -59,9 +60,10 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
     """
     facts: dict[str, Any] = dict.fromkeys((*KEYS, *COMPUTED))
     cluster = evidence.list("/etc/pve")
-    facts["is_proxmox"] = True if cluster.ok else (False if cluster.status == ABSENT else None)
+    facts["is_proxmox"] = True if cluster.ok or cluster.entries else (False if cluster.status == ABSENT else None)
     if not cluster.ok:
         errors.unanswered(cluster, absent_is_fine=True)
+    if not facts["is_proxmox"]:
         return facts
     local = cluster.entries.get("local")
     facts["node"] = (local.target or "").rpartition("/")[2] or None if local else None
@@ -78,6 +80,8 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
     live = facts["boot"]["live"]
     facts["isolation_weakened"] = None if live is None else [word for word in live if _WEAKENS_ISOLATION.match(word)]
     _guests_and_cards(evidence, errors, facts)
+    complete = evidence.list(node_guests.VM_DIRECTORY).ok and evidence.list(node_guests.CT_DIRECTORY).ok
+    excerpts.narrow_proxmox(facts, complete, errors.entries)
     return facts
 
 

@@ -315,4 +315,4 @@ def _is_proxmox(evidence: Evidence, container: str | None, errors: Errors) -> bo
     errors.unanswered(configuration, absent_is_fine=True)
     if configuration.status == ABSENT:
         return False
-    return True if configuration.ok or configuration.status == "denied" else None
+    return True if configuration.ok or configuration.entries or configuration.status == "denied" else None

@@ -31,6 +31,11 @@ def sees_server(gpu_host: dict[str, Any], wish: str) -> bool:
     )
 
 
+def sees_proxmox(gpu_host: dict[str, Any], wish: bool) -> bool:
+    """Whether the Proxmox side is looked at: where the inventory says so, or where pieces of one were handed in."""
+    return wish or bool(((gpu_host.get("evidence") or {}).get("loose") or {}).get("hypervisor"))
+
+
 def _processes(gpu_host: dict[str, Any]) -> list[str]:
     devices = (gpu_host.get("gpus") or {}).get("devices") or {}
     return [

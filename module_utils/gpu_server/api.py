@@ -40,6 +40,10 @@ def read(
     found["base"] = base
     health = evidence.fetch("GET", base + "/health", headers=headers, timeout=HEALTH_SECONDS)
     if health.status == NOT_CAPTURED:
+        # Of a server whose other answers somebody handed in, those count.
+        _models(evidence.fetch("GET", base + "/v1/models"), found, errors)
+        if engine:
+            _information(evidence, engine, found, errors, headers={}, limit=SECONDS)
         return found
     found["reachable"] = health.status != ABSENT
     found["health"] = {

@@ -10,11 +10,13 @@ from typing import Any
 from ..gpu_host import topology
 from ..gpu_host.evidence.errors import Errors
 from ..gpu_host.evidence.interface import NOT_CAPTURED, Evidence
+from ..gpu_host.evidence.sides import loose_of
 from . import api, engines, gpu_load, installed, nccl, ports, processes, settings, stall, units
 from .engines import Engine
 from .log import log_reader, log_source
 
 ZONE_COMMAND = ("date", "+%z")
+LOOSE_LOG, LOOSE_PORT = "/loose/server.log", 8000  # as gpu_host/loose/of_servers.py names them
 FRESH_SECONDS = 60.0  # a decode line this young says what happens now
 COMMANDS = (
     (gpu_load.GPUS_COMMAND, gpu_load.SECONDS),
@@ -39,20 +41,24 @@ def gather(evidence: Evidence, params: dict[str, Any], errors: Errors) -> dict[s
     for argv, limit in COMMANDS:
         evidence.start(argv, limit)
     table = processes.table(evidence, errors)
-    if table is None and evidence.list("/proc").status == NOT_CAPTURED:
+    pieces = loose_of(evidence).get("server") or {}
+    if table is None and evidence.list("/proc").status == NOT_CAPTURED and not pieces:
         evidence.abandon()
         return None
+    params = {**params, **_of_pieces(pieces, evidence)}
     facts = _process_facts(evidence, params, table or {}, errors)
     engine = engines.ENGINES.get(facts["engine"] or "")
     below, silent = facts.pop("pids"), facts.pop("silent")
     facts["gpu"] = gpu_load.read(evidence, errors, {facts["process"]["pid"], *below} if facts["process"] else set())
     _place_ranks(facts)
     _read_log(evidence, params, facts, engine, errors)
-    engine = engine or engines.ENGINES.get(facts["log"]["engine"] or "")
+    engine = engine or engines.ENGINES.get(facts["log"]["engine"] or pieces.get("engine") or "")
     facts["engine"] = engine.name if engine else None
     _read_api(evidence, params, facts, engine, errors)
     _judge_busy(facts)
     _state(facts, float(params.get("patience_scale") or 1.0))
+    if pieces and table is None:
+        facts["state"], facts["why"] = _state_of_pieces(facts)
     if silent:  # "absent" would be a guess
         told = ", ".join("%d (%s, state %s)" % (one.pid, one.name, one.state) for one in silent)
         facts["state"] = "unhealthy"
@@ -68,6 +74,24 @@ def gather(evidence: Evidence, params: dict[str, Any], errors: Errors) -> dict[s
     _host_side(evidence, params, facts, errors)
     evidence.abandon()
     return facts
+
+
+def _of_pieces(pieces: dict[str, Any], evidence: Evidence) -> dict[str, Any]:
+    """The parameters that point at what was handed in of a server: its log, its answers."""
+    log = {"log": LOOSE_LOG} if pieces.get("log") and LOOSE_LOG in evidence.paths() else {}
+    return {**log, **({"port": LOOSE_PORT} if pieces.get("api") else {})}
+
+
+def _state_of_pieces(facts: dict[str, Any]) -> tuple[str | None, str]:
+    """The state that a log alone shows, without a process or an answer: how it ended, or nothing that holds now."""
+    fault = facts["log"]["fatal"]
+    if fault:
+        return "failed", "%s: %s" % (fault["kind"].replace("_", " "), fault["exception"] or fault["line"])
+    phase = facts["log"]["phase"]
+    told = (
+        "its log was ready" if facts["log"]["ready"] else "its log ends in the phase %s" % phase if phase else "no log"
+    )
+    return None, "%s; whether a server runs now was not captured" % told
 
 
 def _process_facts(

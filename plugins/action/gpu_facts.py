@@ -21,6 +21,7 @@ if _OURS not in ansible.module_utils.__path__:
     ansible.module_utils.__path__.append(_OURS)
 
 replay = importlib.import_module("ansible.module_utils.gpu_host.evidence.replay")
+case = importlib.import_module("ansible.module_utils.gpu_host.loose.case")
 # The readers are imported here because the strategy imports this file before it forks a worker for every host: once a
 # run, not once a host.
 for _reader in ("gpu_host.gather", "gpu_host.p2p_probe", "gpu_host.proxmox", "gpu_server.gather"):
@@ -57,7 +58,7 @@ class ActionModule(ActionBase):
                 "the module %s is not on the library path; run from the directory that holds ansible.cfg" % name
             )
         try:
-            recorded: dict[str, Any] = replay.facts(module, arguments, path)
+            recorded: dict[str, Any] = replay.facts(module, arguments, path, case.load)
         except ValueError as error:
             raise AnsibleActionFail(
                 str(error)

@@ -49,7 +49,7 @@ class ActionModule(Facts):  # type: ignore[misc]
     def _others(args: dict[str, Any], gpu_host: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
         """(module, its arguments) of the facts beside gpu_facts."""
         found: list[tuple[str, dict[str, Any]]] = []
-        if args["proxmox"]:
+        if gathering.sees_proxmox(gpu_host, args["proxmox"]):
             found.append(("proxmox_facts", {}))
         if gathering.probes(gpu_host, args["probe"]):
             when_busy = "force" if args["probe"] == "force" else "skip"

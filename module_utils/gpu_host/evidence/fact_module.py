@@ -28,7 +28,14 @@ def result(
     recorder = bundles.RecordingEvidence(evidence) if params.get("capture") else None
     found: dict[str, Any] = {"changed": False, "ansible_facts": {key: gather(recorder or evidence)}}
     if recorder:
-        manifest = {"host": socket.gethostname(), "captured_at": evidence.now(), "uid": os.getuid(), "tool": tool}
+        manifest: dict[str, Any] = {
+            "host": socket.gethostname(),
+            "captured_at": evidence.now(),
+            "uid": os.getuid(),
+            "tool": tool,
+        }
+        if recorder.source_manifest.get("loose"):  # a capture of loose pieces is no more than they are
+            manifest.update({name: recorder.source_manifest.get(name) for name in ("host", "loose")})
         found["bundle_text"] = bundles.dump(manifest, recorder.records)
     return found
 

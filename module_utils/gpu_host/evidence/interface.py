@@ -164,6 +164,10 @@ class Evidence:
         """One HTTP request. `headers` may hold a key: they are never recorded."""
         raise NotImplementedError
 
+    def paths(self) -> Sequence[str]:
+        """Every file that a recording has an answer for; none of a live host."""
+        return ()
+
     def now(self) -> float:
         """Seconds since the epoch, on the host, when the evidence was taken."""
         raise NotImplementedError

@@ -28,7 +28,8 @@ def vms(
     listing = evidence.list(VM_DIRECTORY)
     if not listing.ok:
         errors.unanswered(listing)
-        return {} if listing.status == ABSENT else None
+        if not listing.entries:  # where some are known, those are read
+            return {} if listing.status == ABSENT else None
     mapping: dict[str, list[dict[str, Any]]] | None = None
     result: dict[str, dict[str, Any]] = {}
     for vmid, path, config in _configurations(evidence, errors, VM_DIRECTORY, sorted(listing.entries)):
@@ -227,7 +228,8 @@ def containers(evidence: Evidence, errors: Errors, driver: dict[str, Any]) -> di
     listing = evidence.list(CT_DIRECTORY)
     if not listing.ok:
         errors.unanswered(listing)
-        return {} if listing.status == ABSENT else None
+        if not listing.entries:  # where some are known, those are read
+            return {} if listing.status == ABSENT else None
     result: dict[str, dict[str, Any]] = {}
     for ctid, path, config in _configurations(evidence, errors, CT_DIRECTORY, sorted(listing.entries)):
         facts = container_config.read(config)
