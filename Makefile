@@ -2,10 +2,13 @@
 
 PYTHON ?= python3
 
-.PHONY: validate test real-engine lint bench docs setup clean
+.PHONY: validate read test real-engine lint bench docs setup clean
 
 validate:  ## validate the example fleet of inventory/ (A='-i gpu1,' for other arguments)
 	@$(PYTHON) scripts/dev.py validate $(A)
+
+read:  ## what somebody handed in: a bug report, a folder or an archive of outputs, a pasted text (F=PATH)
+	@$(PYTHON) scripts/dev.py read $(if $(F),"$(F)",)
 
 test:  ## run the tests (T=unit for a part of tests/)
 	@$(PYTHON) scripts/dev.py test $(if $(T),$(addprefix tests/,$(T)))

@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
-"""Sets up what a clone needs and runs it: `python3 scripts/dev.py validate | test | lint | bench | docs | setup |
-packages`.
+"""Sets up what a clone needs and runs it: `python3 scripts/dev.py validate | read | test | lint | bench | docs |
+setup | packages`.
+
+`read PATH` validates what somebody handed in: a bug report, a folder or an archive of outputs, a pasted text.
 
 Everything lands in .venv/ inside the clone. `test` also installs the Debian packages of tests/packages.txt where it
 runs as root on Debian or Ubuntu (`packages` does only that); elsewhere the tests that need them are skipped by name.
@@ -23,7 +25,7 @@ MINIMUM = (3, 11)
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("command", choices=["setup", "validate", "test", "lint", "bench", "docs", "packages"])
+    parser.add_argument("command", choices=["setup", "validate", "read", "test", "lint", "bench", "docs", "packages"])
     parser.add_argument("--python", default=sys.executable, help="the interpreter to make the environment with")
     parser.add_argument(
         "arguments", nargs=argparse.REMAINDER, help="handed on to ansible-playbook, pytest or the benchmark"
@@ -35,18 +37,26 @@ def main() -> int:
         install_system_packages()
     if options.command == "packages":
         return 0
+    if options.command == "read" and len(arguments) != 1:
+        parser.error("read takes one path: a file, a folder or an archive")
     environment = set_up(options.python, testing)
     if options.command == "setup":
         print("Ready: %s" % environment)
         return 0
     commands = {
         "validate": ["ansible-playbook", "validate.yml", *arguments],
+        "read": ["ansible-playbook", "validate.yml", "-i", "case,", "-e", handed_in(arguments)],
         "test": ["pytest", *(arguments or ["-n", "2", "--dist", "loadgroup"])],
         "lint": ["pytest", "-q", "tests/lint", *arguments],
         "bench": ["python", "benchmarks/run.py", *arguments],
         "docs": ["python", "scripts/generate_docs.py", *arguments],
     }
     return run_in(environment, commands[options.command])
+
+
+def handed_in(arguments: list[str]) -> str:
+    """The variable that names the path, as JSON: it may hold blanks."""
+    return json.dumps({"gpu_host_bundle": str(Path(arguments[0]).expanduser().resolve())}) if arguments else ""
 
 
 def set_up(python: str, testing: bool) -> Path:

@@ -39,11 +39,17 @@ def _unknown(table: Matrix, facts: dict[str, Any]) -> str:
         return ""
     seen = [name for name in ("read", "write") if (facts.get("p2p") or {}).get(name)]
     half = (
-        ": the driver's answer for %s is at hand, not the other" % ("reads" if seen == ["read"] else "writes")
+        ": the driver's answer for %s is at hand%s, not the other"
+        % ("reads" if seen == ["read"] else "writes", _all_ok(facts, seen[0], len(pairs)))
         if len(seen) == 1
         else ""
     )
     return "%s: unknown whether the driver grants P2P%s" % (_all_of(len(pairs)), half)
+
+
+def _all_ok(facts: dict[str, Any], name: str, pairs: int) -> str:
+    cells = [status for row in facts["p2p"][name].values() for status in row.values()]
+    return " (OK on every pair)" if len(cells) == pairs and set(cells) == {"OK"} else ""
 
 
 def _all_reduce(collective: dict[str, Any]) -> str:

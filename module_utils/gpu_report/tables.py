@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from . import matrix, words
+from . import handed_in, matrix, words
 
 UNKNOWN = "unknown"
 PLACEMENTS = {"bare_metal": "bare metal", "kvm": "KVM guest", "lxc": "LXC container", "container": "container"}
@@ -69,7 +69,12 @@ def overview(facts: dict[str, Any]) -> list[tuple[str, str]]:
         ("IOMMU", (facts.get("iommu") or {}).get("state")),
         ("P2P", p2p(facts) if facts.get("p2p") else None),
     ]
-    if evidence.get("recorded"):
+    loose = handed_in.loose_of({"facts": facts})
+    if loose:
+        lines.append(("Evidence", "loose pieces that were handed in, not a capture and not the live host"))
+        lines.append(("Recognised", handed_in.short(handed_in.recognised(loose), 60)))
+        lines.append(("Not read", handed_in.short(handed_in.not_recognised(loose), 30)))
+    elif evidence.get("recorded"):
         lines.append(
             (
                 "Evidence",
