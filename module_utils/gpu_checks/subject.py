@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Callable
 
+from ..gpu_host.measured import agreement
 from ..gpu_host.proxmox import for_guest
 
 # Key in ansible_facts -> key in `host`. Those that did not run are left out, so that a check can ask `host.probe is
@@ -18,6 +19,8 @@ def host(task_vars: dict[str, Any], template: Callable[[Any], Any]) -> dict[str,
         raise ValueError("There are no facts of this host: run the gpu_facts module before run_checks.")
     result = dict(facts["gpu_host"])
     result.update({ours: facts[theirs] for theirs, ours in _OTHER_FACTS.items() if facts.get(theirs) is not None})
+    if isinstance(result.get("measurements"), dict):
+        result["measurements"]["disagreements"] = agreement.disagreements(result.get("probe"), result["measurements"])
     hypervisor = _hypervisor(task_vars, template) or _handed_in_with_it(result)
     if hypervisor is not None:
         result["hypervisor"] = hypervisor

@@ -15,6 +15,7 @@ from . import (
     iommu,
     kernel,
     kernel_log,
+    measurements,
     modules,
     p2p,
     pci,
@@ -26,6 +27,7 @@ from .evidence.errors import Errors
 from .evidence.interface import Evidence
 from .evidence.sides import loose_of
 from .loose import excerpts
+from .measured import pairs as measured_pairs
 from .probe.worker_run import PROBE_COMMAND
 
 SCHEMA = 1
@@ -45,6 +47,7 @@ SUBJECTS: dict[str, Any] = {
     "device_nodes": device_nodes,
     "kernel_log": kernel_log,
     "system": system,
+    "measurements": measurements,
 }
 
 
@@ -80,6 +83,8 @@ def gather(evidence: Evidence, subset: Sequence[str] = ("all",)) -> dict[str, An
         facts[name] = _isolated(name, reader.gather, entries, evidence)
     evidence.abandon()
     excerpts.narrow(facts, loose_of(evidence), entries)
+    if facts["measurements"] is not None:
+        _isolated("measurements", _measured, entries, facts)
     facts["joined"] = _isolated("joined", cross_facts.join, entries, facts)  # after the subjects: it reads their facts
     manifest = getattr(evidence, "manifest", None)
     facts["evidence"] = {
@@ -94,6 +99,14 @@ def gather(evidence: Evidence, subset: Sequence[str] = ("all",)) -> dict[str, An
     }
     facts["errors"] = entries
     return facts
+
+
+def _measured(facts: dict[str, Any], errors: Errors) -> None:
+    """By pair of GPUs, once it is known which GPU is which."""
+    outputs = measurements.outputs_of(facts["measurements"])
+    measured_pairs.complete(facts["measurements"], outputs, facts)
+    for tool, problem in measured_pairs.undecided(facts["measurements"]):
+        errors.add(tool, problem)
 
 
 def _isolated(subject: str, reader: Any, entries: list[dict[str, Any]], source: Any) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 # Subjects of gpu_facts, whole.
-SUBJECTS = ("gpus", "p2p", "topology", "driver", "virtualization", "pci", "iommu", "evidence", "errors")
+SUBJECTS = ("gpus", "p2p", "topology", "driver", "virtualization", "pci", "iommu", "measurements", "evidence", "errors")
 _OF_THE_PROBE = (
     "ran", "skipped_reason", "seconds", "complete", "lowest_bandwidth_gb_s", "verdicts", "explanations", "skipped_gpus", "corrupt_under_load",
     "collapsed_under_load", "errors",

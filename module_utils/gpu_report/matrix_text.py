@@ -14,21 +14,45 @@ _GAP = 1
 def of_host(facts: dict[str, Any], width: int) -> list[str]:
     """The lines of one host's P2P: a table only where pairs differ, else a sentence; then the figures of the probe.
     Empty without pairs."""
-    tables = {table.key: table for table in matrix.of_host(facts)}
+    every = matrix.of_host(facts)
+    tables = {table.key: table for table in every}
     if not tables:
         return []
-    table = tables.get("verdict") or tables["granted"]
-    by = "proven by the probe" if table.key == "verdict" else "as the driver says"
+    said = any((facts.get("p2p") or {}).get(name) for name in ("read", "write"))
+    table = tables.get("verdict") or (tables["granted"] if said or "measured" not in tables else tables["measured"])
+    by = _BY[table.key]
     lines = _wrapped(unknown, width) if (unknown := _unknown(table, facts)) else _pairs(table, by, width)
     for key in ("bandwidth", "latency"):
         if key in tables:
             lines += _wrapped(_range(tables[key]), width)
+    if "measured" in tables and table.key != "measured":
+        lines += _pairs(tables["measured"], _BY["measured"], width)
+    for one in every:
+        if one.key in ("measured_bandwidth", "measured_latency"):
+            lines += _wrapped(_range(one), width)
+    for one in (facts.get("measurements") or {}).get("figures") or ():
+        if one["value"] is not None:
+            lines += _wrapped(_single(one), width)
     probe = facts.get("probe") or {}
     all_reduce = _all_reduce(probe.get("collective") or {})
     lines += _wrapped(all_reduce, width) if all_reduce else []
     if probe and not probe.get("ran"):
         lines += _wrapped("the probe did not run: %s" % (probe.get("skipped_reason") or "no reason was given"), width)
     return lines
+
+
+_BY = {"verdict": "proven by the probe", "granted": "as the driver says", "measured": "as other tools measured it"}
+
+
+def _single(one: dict[str, Any]) -> str:
+    """'all_reduce of 256 MiB by nccl-tests: 299 GB/s'."""
+    what = {"from_host": "host to GPU, ", "to_host": "GPU to host, ", "network": "network card to GPU, "}.get(
+        one["kind"], ""
+    )
+    size = one["size_bytes"] or 0
+    of = " of %s" % ("%d MiB" % (size >> 20) if size >= 1 << 20 else "%d bytes" % size) if size else ""
+    off = " with P2P switched off" if one["peer"] is False else ""
+    return "%s%s%s by %s%s: %.3g GB/s" % (what, one["method"].replace("_", "-"), of, one["tool"], off, one["value"])
 
 
 def _unknown(table: Matrix, facts: dict[str, Any]) -> str:
@@ -127,7 +151,7 @@ def _range(table: Matrix) -> str:
     if not known:
         return "%s: not measured" % table.title.lower()
     low, high = min(known, key=lambda entry: entry[0]), max(known, key=lambda entry: entry[0])
-    worst = high if table.key == "latency" else low
+    worst = high if table.key.endswith("latency") else low
     name = table.title[0].lower() + table.title[1:]
     if low[0] == high[0]:
         return "%s %s %s on every pair" % (name, matrix.short(low[0]), table.unit)

@@ -71,7 +71,12 @@ def overview(facts: dict[str, Any]) -> list[tuple[str, str]]:
     ]
     loose = handed_in.loose_of({"facts": facts})
     if loose:
-        lines.append(("Evidence", "loose pieces that were handed in, not a capture and not the live host"))
+        kind = (
+            "a recorded bundle and loose pieces"
+            if loose.get("capture")
+            else "loose pieces that were handed in, not a capture"
+        )
+        lines.append(("Evidence", kind + ", not the live host"))
         lines.append(("Recognised", handed_in.short(handed_in.recognised(loose), 60)))
         lines.append(("Not read", handed_in.short(handed_in.not_recognised(loose), 30)))
     elif evidence.get("recorded"):

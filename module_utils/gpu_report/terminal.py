@@ -78,9 +78,13 @@ class _Report:
             if (host["facts"].get("evidence") or {}).get("recorded") and name not in self._loose()
         ]
 
-    def _loose(self) -> list[str]:
-        """Hosts of which there are only pieces."""
-        return [name for name, host in self._hosts.items() if handed_in.loose_of(host)]
+    def _loose(self, only_pieces: bool = False) -> list[str]:
+        """Hosts of which pieces were handed in; `only_pieces`: and no capture among them."""
+        return [
+            name
+            for name, host in self._hosts.items()
+            if (loose := handed_in.loose_of(host)) and not (only_pieces and loose.get("capture"))
+        ]
 
     def _verdict(self) -> Iterator[Line]:
         if not self._hosts:
@@ -115,7 +119,7 @@ class _Report:
                 yield line, GOOD
         for name in self._in_state(NOT_READY):
             host = self._hosts[name]
-            message = _without_unknown(host["message"]) if handed_in.loose_of(host) else host["message"]
+            message = _without_unknown(host["message"]) if name in self._loose(only_pieces=True) else host["message"]
             for line in _wrapped("  NOT READY  ", "%s: %s" % (name, message), self._width):
                 yield line, BAD
         groups: dict[tuple[bool, str], list[str]] = {}
@@ -140,7 +144,8 @@ class _Report:
         for name in self._loose():
             loose = handed_in.loose_of(self._hosts[name])
             known, unknown = handed_in.recognised(loose), handed_in.not_recognised(loose)
-            text = "%s, loose pieces, not a capture: %s" % (name, handed_in.short(known, limit))
+            kind = "a capture and more" if loose.get("capture") else "loose pieces, not a capture"
+            text = "%s, %s: %s" % (name, kind, handed_in.short(known, limit))
             for line in _wrapped("  handed in  ", text, self._width):
                 yield line, MUTED
             if unknown:
@@ -267,7 +272,7 @@ class _Report:
             yield line, tone
 
     def _unknown(self) -> Iterator[Line]:
-        loose = set() if self._verbosity else set(self._loose())
+        loose = set() if self._verbosity else set(self._loose(only_pieces=True))
         for unknown in self._found.unknown:
             if set(unknown.hosts) <= loose:
                 continue  # most of all checks: what would decide them is asked for instead
@@ -284,7 +289,7 @@ class _Report:
         return "%s on %s: %s. %s" % (checks, on, unknown.reason, listed)
 
     def _asked(self) -> Iterator[Line]:
-        for name in self._loose():
+        for name in self._loose(only_pieces=True):
             host = self._hosts[name]
             wanted = handed_in.asks(name, host)
             undecided = sum(1 for result in host["results"] if result["status"] == "unknown")

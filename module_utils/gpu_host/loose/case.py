@@ -211,6 +211,7 @@ class _Case:
             "guests": numbers,
             "hypervisor": None,
             "server": dict(self._server),
+            "capture": bool(self._bundles),  # a whole capture is among the pieces
         }
         if node:
             loose["hypervisor"] = "of_guest" if own else "self"

@@ -139,7 +139,9 @@ def _stem(name: str) -> str:
 
 
 def _unpacker(packing: str, handle: IO[bytes]) -> Any:
-    return {"gzip": gzip.GzipFile, "bzip2": bz2.BZ2File, "xz": lzma.LZMAFile}[packing](handle)  # type: ignore[operator]
+    if packing == "gzip":
+        return gzip.GzipFile(fileobj=handle)
+    return bz2.BZ2File(handle) if packing == "bzip2" else lzma.LZMAFile(handle)
 
 
 class _Bounded(io.RawIOBase):

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import re
+from typing import Callable
+
+from . import nccl_tests, nvbandwidth, other_tools, p2p_test
+from .output import Output
 
 DIRECTORY = "/measured"  # no directory of any host: where a capture keeps them
 _TYPES = "float|half|bfloat16|double|u?int8|u?int32|u?int64|fp8_e4m3|fp8_e5m2|f8e4m3|f8e5m2"
@@ -18,6 +22,7 @@ _CONTENT = (
     (
         "superbench",
         r'^\s*\{?"?(?:nccl-bw|gpu-copy-bw|nvbandwidth|ib-loopback|mem-bw|rccl-bw)(?::[\w-]+)?/[\w:./-]+"?\s*[:=,]',
+        r"^gpu\d+_to_gpu\d+_\w*by_\w+ [\d.]+$",
         r'"(?:nccl-bw|gpu-copy-bw|nvbandwidth|mem-bw)(?::[\w-]+)?/[\w:./-]+"\s*:',
     ),
     (
@@ -60,3 +65,14 @@ _SAMPLE = 2_000_000
 def tool_of(text: str) -> str | None:
     """The tool that wrote `text`, None for anything else."""
     return next((tool for tool, content in _COMPILED if content.search(text[:_SAMPLE])), None)
+
+
+READERS: dict[str, Callable[[str], Output]] = {
+    "p2pBandwidthLatencyTest": p2p_test.read,
+    "nvbandwidth": nvbandwidth.read,
+    "nccl-tests": nccl_tests.read,
+    "perftest": other_tools.read_perftest,
+    "superbench": other_tools.read_superbench,
+    "dcgmi diag": other_tools.read_dcgm,
+    "server benchmark": other_tools.read_server_benchmark,
+}
