@@ -19,12 +19,17 @@ def host(task_vars: dict[str, Any], template: Callable[[Any], Any]) -> dict[str,
         raise ValueError("There are no facts of this host: run the gpu_facts module before run_checks.")
     result = dict(facts["gpu_host"])
     result.update({ours: facts[theirs] for theirs, ours in _OTHER_FACTS.items() if facts.get(theirs) is not None})
-    if isinstance(result.get("measurements"), dict):
-        result["measurements"]["disagreements"] = agreement.disagreements(result.get("probe"), result["measurements"])
+    compare_measurements(result)
     hypervisor = _hypervisor(task_vars, template) or _handed_in_with_it(result)
     if hypervisor is not None:
         result["hypervisor"] = hypervisor
     return result
+
+
+def compare_measurements(host: dict[str, Any]) -> None:
+    """Add what needs the facts of two modules: where the probe and other tools disagree."""
+    if isinstance(host.get("measurements"), dict):
+        host["measurements"]["disagreements"] = agreement.disagreements(host.get("probe"), host["measurements"])
 
 
 def _handed_in_with_it(host: dict[str, Any]) -> dict[str, Any] | None:
@@ -33,7 +38,18 @@ def _handed_in_with_it(host: dict[str, Any]) -> dict[str, Any] | None:
     if loose.get("hypervisor") != "of_guest" or not isinstance(host.get("proxmox"), dict):
         return None
     proxmox, guests = host.pop("proxmox"), loose.get("guests") or []
-    return for_guest(proxmox, "its Proxmox host", guests[0] if len(guests) == 1 else None)
+    view = for_guest(proxmox, "its Proxmox host", guests[0] if len(guests) == 1 else None)
+    _count_gpus(view["guest"], host)
+    return view
+
+
+def _count_gpus(guest: dict[str, Any] | None, host: dict[str, Any]) -> None:
+    """Without the bus of the Proxmox host nothing says which of its devices are GPUs; a guest that shows as many GPUs as
+    it is given devices does."""
+    devices = ((guest or {}).get("next_start") or {}).get("hostpci") or []
+    shown = (host.get("joined") or {}).get("gpu_count") or (host.get("p2p") or {}).get("gpu_count")
+    if guest and guest.get("gpu_count") is None and shown and shown == len(devices):
+        guest["gpu_count"] = shown
 
 
 def _hypervisor(task_vars: dict[str, Any], template: Callable[[Any], Any]) -> dict[str, Any] | None:

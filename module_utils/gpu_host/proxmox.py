@@ -9,7 +9,7 @@ from typing import Any
 from .evidence.errors import Errors
 from .evidence.interface import ABSENT, Evidence
 from .loose import excerpts
-from .pcie import pci_devices
+from .pcie import lspci, pci_devices
 from .pcie.pci_names import is_gpu
 from .pve import card_claims, node_boot, node_driver, node_guests
 
@@ -93,10 +93,13 @@ def _iommu_on(evidence: Evidence, errors: Errors) -> bool | None:
 
 def _guests_and_cards(evidence: Evidence, errors: Errors, facts: dict[str, Any]) -> None:
     devices = pci_devices.inventory(evidence, errors)
+    listed = devices is None
+    if listed:
+        devices = lspci.devices(evidence, errors)
     cards = {
         address: device for address, device in (devices or {}).items() if is_gpu(device["vendor"], device["class"])
     }
-    for device in cards.values():
+    for device in () if listed else cards.values():
         pci_devices.add_detail(evidence, device, errors)
     facts["vms"] = node_guests.vms(evidence, errors, facts["node"], devices)
     facts["containers"] = node_guests.containers(evidence, errors, facts["driver"])

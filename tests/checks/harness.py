@@ -13,7 +13,7 @@ import inference_server_facts
 import p2p_facts
 import yaml
 from ansible.module_utils.gpu_checks import checks as check_files
-from ansible.module_utils.gpu_checks import engine
+from ansible.module_utils.gpu_checks import engine, subject
 from ansible.module_utils.gpu_checks.evaluator import TemplarEvaluator
 from ansible.module_utils.gpu_host.evidence import bundle
 from ansible.module_utils.gpu_host.evidence.interface import (
@@ -143,6 +143,7 @@ def judge(
         host["hypervisor"] = hypervisor
     if proxmox:
         host["proxmox"] = gather_host(evidence)
+    subject.compare_measurements(host)
     chosen = [check for check in loaded_checks() if not proxmox or "hypervisor" in check.tags]
     variables = engine.variables(host, expected, "host")
     templar = shared_templar()
