@@ -109,6 +109,7 @@ FACTS = [
     *((subject, "gpu_host/%s.py" % subject, "gather") for subject in (
         "gpus", "p2p", "topology", "driver", "modules", "kernel", "pci", "iommu", "virtualization", "device_nodes", "kernel_log", "system",
     )),
+    ("measurements", "gpu_host/measurements.py", "gather"),
     ("joined", "gpu_host/cross_facts.py", "join"),
     ("server", "gpu_server/gather.py", "gather"),
     ("probe (`p2p_facts`)", "gpu_host/p2p_probe.py", "facts"),
@@ -127,6 +128,7 @@ BESIDE = {
     "gpus": [("gpu_host/smi/gpu_findings.py", "findings")],
     "p2p": [("gpu_host/p2p.py", "summary")],
     "topology": [("gpu_host/topology.py", "summary")],
+    "measurements": [("gpu_host/measured/pairs.py", "complete")],
     "driver": [
         ("gpu_host/nvidia/driver_requirements.py", "of_gpus"),
         ("gpu_host/nvidia/driver_services.py", "gather"),

@@ -41,7 +41,9 @@ def test_nothing_of_one_line_is_ready() -> None:
     """Whatever the pieces are, a host of which so little is known is not ready."""
     for name in VERDICTS:
         results = judge(LOOSE / name)
-        assert any(result["status"] in ("fail", "unknown") and result["severity"] == "error" for result in results.values())
+        assert any(
+            result["status"] in ("fail", "unknown") and result["severity"] == "error" for result in results.values()
+        )
 
 
 def test_a_guest_and_its_proxmox_host_in_one_folder(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from ..evidence.bundle import BundleError
 FILES_LIMIT = 20_000
 FILE_LIMIT_BYTES = 64 << 20
 TOTAL_LIMIT_BYTES = 512 << 20
-DEPTH_LIMIT = 3  # an archive in an archive in an archive
+DEPTH_LIMIT = 6  # a packed archive in a packed archive in a packed archive
 _CHUNK = 1 << 20
 _PACKED = ((b"\x1f\x8b", "gzip"), (b"BZh", "bzip2"), (b"\xfd7zXZ\x00", "xz"))
 _ZIP = (b"PK\x03\x04", b"PK\x05\x06")
@@ -204,7 +204,7 @@ def _plain(name: str, handle: IO[bytes], handed: Handed) -> None:
 
 def _archive(name: str, members: Any, handed: Handed, depth: int) -> None:
     if depth >= DEPTH_LIMIT:
-        handed.left_out.append((name, "an archive in an archive more than %d deep" % DEPTH_LIMIT))
+        handed.left_out.append((name, "an archive in an archive, too deep"))
         return
     try:
         for member, handle in members():
