@@ -45,7 +45,8 @@ def gather(evidence: Evidence, params: dict[str, Any], errors: Errors) -> dict[s
     if table is None and evidence.list("/proc").status == NOT_CAPTURED and not pieces:
         evidence.abandon()
         return None
-    params = {**params, **_of_pieces(pieces, evidence)}
+    if table is None:
+        params = {**params, **_of_pieces(pieces, evidence)}
     facts = _process_facts(evidence, params, table or {}, errors)
     engine = engines.ENGINES.get(facts["engine"] or "")
     below, silent = facts.pop("pids"), facts.pop("silent")

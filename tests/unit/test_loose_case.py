@@ -184,6 +184,7 @@ def written(tmp_path: Path, name: str, data: bytes) -> Path:
         (b"PK\x03\x04" + b"\x00" * 100, "nothing in it is an output"),
         (b"\x28\xb5\x2f\xfd" + b"\x00" * 100, "packed with zstd"),
     ],
+    ids=range(8),  # packed data holds the time, which would be part of a name
 )
 def test_what_is_nothing_is_said(tmp_path: Path, data: bytes, says: str) -> None:
     with pytest.raises(bundle.BundleError, match=says) as caught:
@@ -341,6 +342,29 @@ def test_the_kernel_names_the_machine(tmp_path: Path) -> None:
     )
     facts = virtualization.gather(loaded(tmp_path, text), Errors("virtualization"))
     assert (facts["vm"], facts["chipset"]) == (True, "q35")
+
+
+@pytest.mark.parametrize(
+    ("text", "placement"),
+    [
+        ("$ systemd-detect-virt\nkvm\n", "kvm"),
+        ("$ systemd-detect-virt --vm\nkvm\n", None),
+        ("$ systemd-detect-virt\nlxc\n", "lxc"),
+        ("$ systemd-detect-virt\nnone\n", "bare_metal"),
+    ],
+)
+def test_where_it_runs(tmp_path: Path, text: str, placement: str | None) -> None:
+    assert virtualization.gather(loaded(tmp_path, text), Errors("virtualization"))["placement"] == placement
+
+
+def test_of_two_outputs_of_one_kind_it_is_said_which_counts(tmp_path: Path) -> None:
+    matrix = (LOOSE / "matrix-blocked.txt").read_text()
+    (tmp_path / "a-p2p-r.txt").write_text(matrix)
+    (tmp_path / "b-p2p-r.txt").write_text(matrix.replace("NS", "OK"))
+    evidence = case.load(str(tmp_path))
+    assert evidence.manifest["loose"]["left_out"] == [
+        ["b-p2p-r.txt", "not counted: a-p2p-r.txt is taken for this output"]
+    ]
 
 
 def test_listings_of_lspci_become_one() -> None:

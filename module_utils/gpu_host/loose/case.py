@@ -121,6 +121,7 @@ class _Case:
     def __init__(self, path: str) -> None:
         self._path = path
         self._best: dict[tuple[str, ...], tuple[int, Record, str]] = {}  # what is asked -> (rank, record, side)
+        self._names: dict[tuple[str, ...], str] = {}
         self._listings: dict[str, list[bytes]] = {}
         self._whole: set[str] = set()  # subjects of which a whole output is there
         self._parts: set[str] = set()
@@ -156,11 +157,12 @@ class _Case:
             found = recognise(piece)
             if found is None:
                 if piece.data.strip():
-                    unknown.append(piece.name)
+                    between = len(pieces) > 1 and piece.name == file.name
+                    unknown.append(piece.name + ": text between the outputs" if between else piece.name)
             else:
                 self._add(piece, found, file.name)
         # A file of which something was recognised is known; its other parts are named, not counted against it.
-        self.unrecognised += unknown
+        self.unrecognised += dict.fromkeys(unknown)
 
     def _add_bundle(self, file: sources.File) -> None:
         try:
@@ -188,15 +190,20 @@ class _Case:
             elif found.subject == "kernel_log" and found.partial and "run" in record:
                 self._logs.append(str(record["stdout"]).encode("utf-8"))
             else:
-                self._keep(record, found.rank, found.side, file)
+                self._keep(record, found.rank, found.side, file, piece.name)
 
-    def _keep(self, record: Record, rank: int, side: str, file: str) -> None:
-        kind = next(name for name in ("read", "list", "run", "fetch") if name in record)
+    def _keep(self, record: Record, rank: int, side: str, file: str, name: str = "") -> None:
+        kind = next(word for word in ("read", "list", "run", "fetch") if word in record)
         key = (side, kind, *(record[kind] if isinstance(record[kind], list) else [record[kind]]))
         before = self._best.get(key)
+        if before is not None and name and _said(before[1]) != _said(record):
+            # Two of one kind: of another machine, of another time, or the same in other words.
+            counts, other = (name, self._names[key]) if rank > before[0] else (self._names[key], name)
+            if other != counts:
+                self.left_out.append((other, "not counted: %s is taken for this output" % counts))
         if before is None or rank > before[0]:
             self._best[key] = (rank, record, side)
-            self._of_file[key] = file
+            self._of_file[key], self._names[key] = file, name
 
     def evidence(self) -> LooseEvidence:
         self._keep_logs()
@@ -283,6 +290,10 @@ class _Case:
         if node and not any(_of_a_gpu_host(record) for record in own) and not self._bundles:
             return [], [*own, *node]
         return own, node
+
+
+def _said(record: Record) -> str:
+    return str(record.get("text", record.get("stdout", record.get("status")))).strip()
 
 
 def recognise(piece: Piece) -> Recognised | None:

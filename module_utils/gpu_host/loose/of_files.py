@@ -83,15 +83,10 @@ def _by_command(piece: Piece, text: str) -> Recognised | None:
         release = said.split()[2] if re.match(r"Linux \S+ \d", said) else said.split()[0]
         if re.match(r"\d+\.\d+", release):
             return Recognised("uname", (read_record("/proc/sys/kernel/osrelease", release + "\n"),))
+    if name == "" and "detect-virt" in piece.name and re.fullmatch(r"[\w-]{2,30}", said.partition("\n")[0]):
+        name, said = "systemd-detect-virt", said.partition("\n")[0]
     if name == "systemd-detect-virt" and re.fullmatch(r"[\w-]{2,30}", said):
-        records = (
-            [run_record(("systemd-detect-virt", "--vm"), piece.data)]
-            if said in _VIRTUAL and "--container" not in words
-            else []
-        )
-        if said in _CONTAINERS and "--vm" not in words:
-            records.append(run_record(("systemd-detect-virt", "--container"), piece.data))
-        return Recognised("systemd-detect-virt", tuple(records))
+        return Recognised("systemd-detect-virt", _virtualization(said, words))
     if name == "dkms" and "status" in words:
         return Recognised("dkms status", (run_record(("dkms", "status"), piece.data),))
     if (
@@ -109,6 +104,19 @@ def _by_command(piece: Piece, text: str) -> Recognised | None:
     if name == "nvidia-bug-report.sh":
         return _header(text)
     return None
+
+
+def _virtualization(said: str, words: list[str]) -> tuple[Record, ...]:
+    """Without options a container is named before the machine below it: the name of a machine says that there is none."""
+    machine, container = said, said
+    if "--vm" not in words and "--container" not in words:
+        machine, container = (said, "none") if said in _VIRTUAL else ("", said)
+    records: list[Record] = []
+    if "--container" not in words and machine in _VIRTUAL:
+        records.append(run_record(("systemd-detect-virt", "--vm"), machine.encode() + b"\n"))
+    if "--vm" not in words and container in _CONTAINERS:
+        records.append(run_record(("systemd-detect-virt", "--container"), container.encode() + b"\n"))
+    return tuple(records)
 
 
 def _header(text: str) -> Recognised:
