@@ -54,3 +54,27 @@ def test_a_guest_and_its_proxmox_host_in_one_folder(tmp_path: Path) -> None:
     assert results["vm_machine_q35"]["status"] == "fail"
     assert "VM 101 on its Proxmox host has no machine line" in results["vm_machine_q35"]["found"]
     assert results["p2p_granted"]["caused_by"] == ["vm_machine_q35"]
+
+
+def test_two_machines_in_one_text(tmp_path: Path) -> None:
+    """The prompts say which output is the guest's and which its Proxmox host's."""
+    lines = (LOOSE / "pasted-session.txt").read_text().splitlines(keepends=True)
+    session = "".join(line for line in lines if "Xid" not in line)
+    config, listing = ((LOOSE / "pve" / name).read_text() for name in ("101.conf", "lspci"))
+    prompt = "root@pve1:~# "
+    session += (
+        prompt
+        + "qm config 101\n"
+        + config
+        + prompt
+        + "lspci -nnk\n"
+        + listing
+        + prompt
+        + "pveversion\npve-manager/8.2.4/x\n"
+    )
+    (tmp_path / "post.txt").write_text(session)
+    loose = case.load(str(tmp_path / "post.txt")).manifest["loose"]
+    assert (loose["hypervisor"], loose["guests"]) == ("of_guest", ["101"])
+    results = judge(tmp_path / "post.txt")
+    assert results["vm_machine_q35"]["status"] == "fail" and results["p2p_granted"]["caused_by"] == ["vm_machine_q35"]
+    assert "pve_host_is_proxmox" not in results or results["pve_host_is_proxmox"]["status"] == "skip"

@@ -17,7 +17,7 @@ from typing import Any
 from ..evidence import bundle as bundles
 from ..evidence.interface import NOT_CAPTURED, Entry, Listing
 from ..evidence.sides import HYPERVISOR
-from . import of_files, of_guests, of_logs, of_pci, of_servers, of_smi, of_tools, sources, split
+from . import command_lines, of_files, of_guests, of_logs, of_pci, of_servers, of_smi, of_tools, sources, split
 from .piece import Piece, Recognised, Record
 
 # In this order: the first that recognises a piece has it.
@@ -130,7 +130,8 @@ class _Case:
         self._guests: list[dict[str, Any]] = []
         self._server: dict[str, Any] = {}
         self._dates: list[float] = []
-        self._nodes: set[str] = set()  # files that were written on a Proxmox host
+        # Here and below, a "file" is a file and the machine whose prompt stands in it.
+        self._nodes: set[str] = set()  # those that were written on a Proxmox host
         self._of_file: dict[tuple[str, ...], str] = {}
         self.recognised: list[dict[str, str]] = []
         self.unrecognised: list[str] = []
@@ -160,7 +161,7 @@ class _Case:
                     between = len(pieces) > 1 and piece.name == file.name
                     unknown.append(piece.name + ": text between the outputs" if between else piece.name)
             else:
-                self._add(piece, found, file.name)
+                self._add(piece, found, "%s\0%s" % (file.name, piece.machine))
         # A file of which something was recognised is known; its other parts are named, not counted against it.
         self.unrecognised += dict.fromkeys(unknown)
 
@@ -174,7 +175,7 @@ class _Case:
     def _add(self, piece: Piece, found: Recognised, file: str) -> None:
         self.recognised.append({"name": piece.name, "what": found.what})
         extra = found.extra
-        if extra.get("of_the_node"):
+        if extra.get("of_the_node") or command_lines.program(piece.command) in ("qm", "pct", "pvesh", "pveversion"):
             self._nodes.add(file)
         if found.subject:
             (self._parts if found.partial or piece.cut else self._whole).add(found.subject)
@@ -269,22 +270,28 @@ class _Case:
             numbers.append(number)
         return sorted(set(numbers))
 
+    def _place(
+        self, record: Record, file: str, *, own: list[Record], node: list[Record], both: set[str], of_the_node: bool
+    ) -> None:
+        if of_the_node or file in self._nodes:
+            node.append(record)
+        if not of_the_node and (file not in self._nodes or file in both):
+            own.append(record)
+
     def _sides(self) -> tuple[list[Record], list[Record]]:
         """(records of this host, records of its Proxmox host); the first is empty where all is of the Proxmox host."""
         own: list[Record] = []
         node: list[Record] = []
+        # A Proxmox host on which nvidia-smi answers is a GPU host, too: its containers use the cards, or it does.
+        both = {
+            self._of_file[key] for key, (_rank, record, _side) in self._best.items() if _of_a_gpu_host(record)
+        } & self._nodes
         for key, (_rank, record, side) in self._best.items():
-            (node if side or self._of_file[key] in self._nodes else own).append(record)
+            self._place(record, self._of_file[key], own=own, node=node, both=both, of_the_node=bool(side))
         for file, listings in self._listings.items():
-            pass_on = node if file in self._nodes else own
-            pass_on.append(
-                {
-                    "run": list(of_pci.LISTING),
-                    "status": "ok",
-                    "rc": 0,
-                    "stdout": of_pci.merge(listings).decode("utf-8", "replace"),
-                }
-            )
+            text = of_pci.merge(listings).decode("utf-8", "replace")
+            record = {"run": list(of_pci.LISTING), "status": "ok", "rc": 0, "stdout": text}
+            self._place(record, file, own=own, node=node, both=both, of_the_node=False)
         own = _one_listing(own)
         node = _one_listing(node)
         if node and not any(_of_a_gpu_host(record) for record in own) and not self._bundles:

@@ -40,7 +40,7 @@ _BARE_WITH_ARGUMENT = frozenset(
 ROOTS = ("/etc/", "/proc/", "/sys/", "/var/", "/run/", "/boot/", "/lib/", "/usr/", "/dev/")
 
 _PROMPT = re.compile(
-    r"^\s{0,8}(?:\([\w.-]{1,40}\)\s{0,3})?\[?[\w.-]{1,64}@[\w.-]{1,64}(?:(?::| )[^\]#$%>\n]{0,120})?\]?\s{0,2}[#$%>]"
+    r"^\s{0,8}(?:\([\w.-]{1,40}\)\s{0,3})?\[?[\w.-]{1,64}@(?P<machine>[\w.-]{1,64})(?:(?::| )[^\]#$%>\n]{0,120})?\]?\s{0,2}[#$%>]"
     r"(?:\s{1,4}(?P<command>\S.*)|\s{0,8})$"
 )
 _SHORT = re.compile(r"^\s{0,8}(?:[$#%>+❯➜]|\$>|#>|PS [A-Z]:\\[^>\n]{0,120}>)\s{1,4}(?P<command>\S.*)$")
@@ -63,6 +63,12 @@ def of_line(line: str) -> str | None:
     if frame and (_is_bare(frame["command"]) or _is_path(frame["command"])):
         return frame["command"].strip()
     return None
+
+
+def machine_of(line: str) -> str:
+    """The name of the machine in a prompt, "" where the line has none."""
+    prompt = _PROMPT.match(line[:_LINE_LIMIT])
+    return prompt["machine"] if prompt else ""
 
 
 def quoted(line: str) -> str | None:

@@ -13,7 +13,8 @@ class Piece:
     """One file, or one part of a file.
 
     `name` is for people. `command` is the command line that stands with it, "" where none does; `path` the file of the
-    host that it is said to be. `cut`: its end, or its beginning, is missing.
+    host that it is said to be. `cut`: its end, or its beginning, is missing. `machine`: the name in the prompt, where one
+    text shows several machines.
     """
 
     name: str
@@ -21,6 +22,7 @@ class Piece:
     command: str = ""
     path: str = ""
     cut: bool = False
+    machine: str = ""
 
     @property
     def text(self) -> str:

@@ -152,30 +152,32 @@ def _scanned_logs(name: str, text: str) -> list[Piece]:
 
 def _sessions(file: File, text: str) -> list[Piece]:
     """The commands of a pasted session, or the outputs that follow one another in it."""
-    of_name = command_lines.from_name(file.name)
-    segments: list[tuple[str, list[str]]] = [(of_name, [])]
+    # (command line, machine, lines)
+    segments: list[tuple[str, str, list[str]]] = [(command_lines.from_name(file.name), "", [])]
     before = ""
     fenced = False
     for line in text.split("\n"):
         if line.lstrip().startswith(("```", "~~~")):
             fenced = not fenced
-            segments.append(((command_lines.quoted(before) or "") if fenced else "", []))
+            segments.append(((command_lines.quoted(before) or "") if fenced else "", "", []))
             continue
         command = command_lines.of_line(line)
         if command is not None:
-            segments.append((command, []))
+            machine = command_lines.machine_of(line)
+            segments.append((command, machine or segments[-1][1], []))
         else:
-            segments[-1][1].append(line)
+            segments[-1][2].append(line)
         before = line if line.strip() else before
-    several = len([1 for command, lines in segments if command or any(line.strip() for line in lines)]) > 1
+    several = len([1 for command, _machine, lines in segments if command or any(line.strip() for line in lines)]) > 1
     found = []
-    for command, lines in segments:
+    for command, machine, lines in segments:
         if not any(line.strip() for line in lines):
             continue
         for part in _by_content(lines) if not command_lines.shown_file(command) else [lines]:
             title = "%s: %s" % (file.name, command[:60]) if several and command else file.name
             path = command_lines.shown_file(command)
-            found.append(Piece(title, ("\n".join(part).strip("\n") + "\n").encode("utf-8"), command, path, file.cut))
+            data = ("\n".join(part).strip("\n") + "\n").encode("utf-8")
+            found.append(Piece(title, data, command, path, file.cut, machine))
     return found
 
 

@@ -204,7 +204,9 @@ def undecided(measurements: Facts) -> list[tuple[str, str]]:
         for pair in pairs.values()
         if pair["verdict"] == "unknown"
     }
-    if pairs and not found and measurements["all_fast"] is None and not measurements["refused_pairs"]:
+    if measurements["refused_pairs"] and measurements["all_fast"] is None:
+        found.add(("other tools", "found pairs without peer access, which are not judged by their speed"))
+    elif pairs and not found and measurements["all_fast"] is None:
         found.add(
             ("other tools", "did not measure every pair: their output is cut off, or they saw a part of the GPUs")
         )
