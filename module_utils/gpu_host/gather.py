@@ -83,7 +83,7 @@ def gather(evidence: Evidence, subset: Sequence[str] = ("all",)) -> dict[str, An
         facts[name] = _isolated(name, reader.gather, entries, evidence)
     evidence.abandon()
     excerpts.narrow(facts, loose_of(evidence), entries)
-    if facts["measurements"] is not None:
+    if facts.get("measurements") is not None:
         _isolated("measurements", _measured, entries, facts)
     facts["joined"] = _isolated("joined", cross_facts.join, entries, facts)  # after the subjects: it reads their facts
     manifest = getattr(evidence, "manifest", None)

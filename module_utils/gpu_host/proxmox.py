@@ -96,6 +96,8 @@ def _guests_and_cards(evidence: Evidence, errors: Errors, facts: dict[str, Any])
     listed = devices is None
     if listed:
         devices = lspci.devices(evidence, errors)
+        if devices and "0000:00:00.0" not in devices:
+            devices = None  # a part of the bus: what a guest gets may be among the rest
     cards = {
         address: device for address, device in (devices or {}).items() if is_gpu(device["vendor"], device["class"])
     }

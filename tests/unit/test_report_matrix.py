@@ -157,7 +157,7 @@ def test_a_uniform_table_is_a_sentence() -> None:
     halved = host(2)
     halved["p2p"]["write"] = None  # only `nvidia-smi topo -p2p r` was pasted
     unknown = "both directed pairs: unknown whether the driver grants P2P"
-    assert matrix_text.of_host(halved, 200) == [unknown + ": the driver's answer for reads is at hand, not the other"]
+    assert matrix_text.of_host(halved, 200) == [unknown + ": the driver's answer for reads is at hand (OK on every pair), not the other"]
     assert matrix_text.of_host({**halved, "p2p": {"read": None}}, 200) == [unknown]
     lines = matrix_text.of_host(probed(host(p0=None)), 200)
     assert lines[1:] == ["bandwidth 55.4 GB/s on every pair", "latency of a 12 KiB copy 0.94 µs on every pair"]

@@ -305,7 +305,7 @@ def _said(record: Record) -> str:
 
 def recognise(piece: Piece) -> Recognised | None:
     """What `piece` is; None where nothing here knows it. No piece can make this raise."""
-    for recogniser in RECOGNISERS:
+    for recogniser in RECOGNISERS if len(piece.data) <= split.SESSION_LIMIT else (of_logs, of_servers):
         try:
             found = recogniser.recognise(piece)
         except (ValueError, IndexError, KeyError, AttributeError, TypeError, RecursionError, OverflowError):

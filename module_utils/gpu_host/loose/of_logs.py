@@ -8,6 +8,7 @@ from . import command_lines
 from .piece import Piece, Recognised, read_record, run_record
 
 DMESG = ("dmesg",)
+_SAMPLE = 2000  # lines at either end of a long log that say what it is
 WHOLE_LINES = 250  # the shortest boot that is known here prints more
 _STAMPED = re.compile(
     r"^\s{0,8}(?:<\d{1,3}>)?(?:[a-z]{2,8} {0,4}:[a-z]{2,6} {0,4}: )?"
@@ -34,10 +35,11 @@ def recognise(piece: Piece) -> Recognised | None:
     lines = [line for line in text.split("\n") if line.strip()]
     if not lines:
         return None
-    stamped = len(_STAMPED.findall(text))
-    spoken = len(_OF_THE_KERNEL.findall(text))
+    sample = lines if len(lines) <= 2 * _SAMPLE else lines[:_SAMPLE] + lines[-_SAMPLE:]
+    shown = "\n".join(sample)
+    stamped, spoken = len(_STAMPED.findall(shown)), len(_OF_THE_KERNEL.findall(shown))
     by_command = command_lines.program(piece.command) in ("dmesg", "journalctl", "grep")
-    if stamped * 2 < len(lines) and spoken * 3 < len(lines) and not (by_command and (stamped or spoken)):
+    if stamped * 2 < len(sample) and spoken * 3 < len(sample) and not (by_command and (stamped or spoken)):
         return None
     if re.search(r"(?:^|\s)-b\s+-[1-9]|_COMM=", piece.command):
         return Recognised("a log of an earlier boot, or of one program: nothing is read from it")

@@ -10,6 +10,7 @@ from .piece import Piece
 from .sources import File
 
 PIECES_LIMIT = 4000
+SESSION_LIMIT = 4 << 20  # characters; a longer text is one log, not what somebody pasted
 _COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _BUG_REPORT = "Start of NVIDIA bug report log file"
 _SEPARATOR = re.compile(r"^_{20,}\s*$", re.M)
@@ -49,8 +50,9 @@ def pieces(file: File) -> list[Piece]:
     # A file that tools write whole: what looks like a prompt in it is none.
     if text.lstrip()[:1] in ("{", "<", "[") and _one_document(text):
         return [Piece(file.name, text.encode("utf-8"), command_lines.from_name(file.name), cut=file.cut)]
-    found = _sessions(file, text)
-    return found[:PIECES_LIMIT]
+    if len(text) > SESSION_LIMIT:
+        return [Piece(file.name, text.encode("utf-8"), command_lines.from_name(file.name), cut=file.cut)]
+    return _sessions(file, text)[:PIECES_LIMIT]
 
 
 def _decoded(data: bytes) -> bytes:

@@ -20,6 +20,8 @@ def complete(measurements: Facts, outputs: list[tuple[str, Output]], facts: Fact
 
     ``pairs``: "SOURCE->TARGET" -> {can_access, bandwidth_gb_s, bandwidth_without_peer_gb_s, latency_us,
     latency_without_peer_us, tool, least_gb_s, least_basis, verdict (ok | not_usable | staged | slow | unknown), reason}.
+    ``devices``: GPU -> the tools' number of it. ``data_checked``: whether one of them compared data. ``disagreements``
+    with the probe (agreement.py): None where there is nothing to compare. ``lowest_bandwidth_gb_s``.
     ``all_usable``, ``all_fast``: None while a pair is not known. Lists of sentences: ``refused_pairs``,
     ``waived_peer_tests``, ``staged_pairs``, ``slower_with_peer_access``, ``slow_pairs``.
     """
