@@ -40,6 +40,7 @@ bundle_text:
 
 from ansible.module_utils.gpu_host.evidence import fact_module
 from ansible.module_utils.gpu_host.evidence.interface import Evidence
+from ansible.module_utils.gpu_host.evidence.sides import choose_proxmox_side
 from ansible.module_utils.gpu_host.proxmox import gather_host
 
 ARGUMENT_SPEC = fact_module.ARGUMENTS
@@ -47,7 +48,9 @@ ARGUMENT_SPEC = fact_module.ARGUMENTS
 
 def facts(evidence: Evidence, params: dict) -> dict:
     """The module's result for `evidence`; what the action plugin calls for a recorded host."""
-    return fact_module.build_result("proxmox_facts", "proxmox", evidence, params, gather_host)
+    return fact_module.build_result(
+        "proxmox_facts", "proxmox", evidence, params, lambda seen: gather_host(choose_proxmox_side(seen))
+    )
 
 
 if __name__ == "__main__":

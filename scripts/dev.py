@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Sets up what a clone needs and runs it:
 
-`python3 scripts/dev.py validate | test | test-all | lint | bench | docs | setup | packages`.
+`python3 scripts/dev.py validate | read | test | test-all | lint | bench | docs | setup | packages`.
 
+`read PATH` validates what somebody handed in: a bug report, a folder or an archive of outputs, a pasted text.
 
 Everything lands in .venv/ inside the clone. `validate` without arguments shows the example fleet, and exits with 0
 where that gets the verdict that it should; with arguments it is `ansible-playbook validate.yml`. `test` runs the tests
@@ -25,7 +26,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 MINIMUM = (3, 11)
-COMMANDS = ["setup", "validate", "test", "test-all", "lint", "bench", "docs", "packages"]
+COMMANDS = ["setup", "validate", "read", "test", "test-all", "lint", "bench", "docs", "packages"]
 # The verdict of the example fleet: host -> the checks that decide and fail.
 EXAMPLE = {
     "llm-vm": {"vm_machine_q35", "chipset_supports_p2p", "p2p_granted"},
@@ -52,6 +53,8 @@ def main() -> int:
         install_system_packages()
     if options.command == "packages":
         return 0
+    if options.command == "read" and len(arguments) != 1:
+        parser.error("read takes one path: a file, a folder or an archive")
     environment = set_up(options.python, testing)
     if options.command == "setup":
         print("Ready: %s" % environment)
@@ -60,6 +63,7 @@ def main() -> int:
         return show_example(environment)
     commands = {
         "validate": ["ansible-playbook", "validate.yml", *arguments],
+        "read": ["ansible-playbook", "validate.yml", "-i", "case,", "-e", describe_handed_in(arguments)],
         "test": ["pytest", *tier_arguments("fast", arguments)],
         "test-all": ["pytest", *tier_arguments("all", arguments)],
         "lint": ["pytest", "-q", "tests/lint", *arguments],
@@ -108,6 +112,11 @@ def failed_checks(report: dict[str, Any]) -> dict[str, set[str]]:
         else {"not validated"}
         for name, host in report["hosts"].items()
     }
+
+
+def describe_handed_in(arguments: list[str]) -> str:
+    """The variable that names the path, as JSON: it may hold blanks."""
+    return json.dumps({"gpu_host_bundle": str(Path(arguments[0]).expanduser().resolve())}) if arguments else ""
 
 
 def set_up(python: str, testing: bool) -> Path:

@@ -131,6 +131,7 @@ FACTS = [
         "gpus", "p2p", "topology", "driver", "modules", "kernel", "pci", "iommu", "virtualization", "device_nodes",
         "kernel_log", "system",
     )),
+    ("measurements", "gpu_host/measurements.py", "gather"),
     ("joined", "gpu_host/cross_facts.py", "join_facts"),
     ("server", "gpu_server/gather.py", "gather"),
     ("probe (`p2p_facts`)", "gpu_host/p2p_probe.py", "gather"),
@@ -152,6 +153,7 @@ BESIDE = {
     "gpus": [("gpu_host/smi/gpu_findings.py", "find_offenders")],
     "p2p": [("gpu_host/p2p.py", "summarise_statuses")],
     "topology": [("gpu_host/topology.py", "summarise_topology")],
+    "measurements": [("gpu_host/measured/pairs.py", "complete_pairs")],
     "driver": [
         ("gpu_host/nvidia/driver_requirements.py", "find_requirements"),
         ("gpu_host/nvidia/driver_services.py", "gather"),

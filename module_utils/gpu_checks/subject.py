@@ -6,13 +6,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from ..gpu_host.measured import agreement
 from ..gpu_host.proxmox import select_guest
-from .check_files import suggest_name
+from .check_files import Check, suggest_name
 
 Facts = dict[str, Any]
 # Key in ansible_facts -> key in `host`. Those that did not run are left out, so that a check can ask `host.probe is
 # defined`.
 _OTHER_FACTS = {"p2p_probe": "probe", "proxmox": "proxmox", "inference_server": "server"}
+
+# The name of a Proxmox host whose pieces were handed in together with those of its guest; the inventory has no such.
+HANDED_IN_HYPERVISOR = "its Proxmox host"
 
 
 def build_subject(task_vars: Facts, template: Callable[[Any], Any]) -> Facts:
@@ -21,6 +25,9 @@ def build_subject(task_vars: Facts, template: Callable[[Any], Any]) -> Facts:
     if not isinstance(facts.get("gpu_host"), dict):
         raise ValueError("There are no facts of this host: run the gpu_facts module before run_checks.")
     result = make_host(facts)
+    handed_in = take_handed_in_hypervisor(result)
+    if handed_in is not None:
+        result["hypervisor"] = handed_in
     named, vmid = template(task_vars.get("proxmox_host")), template(task_vars.get("proxmox_vmid"))
     groups = task_vars.get("group_names") or ()
     describe_place(result, groups)
@@ -42,7 +49,46 @@ def make_host(ansible_facts: Facts) -> Facts:
     result = dict(ansible_facts["gpu_host"])
     found = {ours: ansible_facts.get(theirs) for theirs, ours in _OTHER_FACTS.items()}
     result.update({ours: facts for ours, facts in found.items() if facts is not None})
+    compare_measurements(result)
     return result
+
+
+def compare_measurements(host: Facts) -> None:
+    """Add what needs the facts of two modules: where the probe and other tools disagree."""
+    found = host.get("measurements")
+    if isinstance(found, dict):
+        host["measurements"] = {**found, "disagreements": agreement.find_disagreements(host.get("probe"), found)}
+
+
+def take_handed_in_hypervisor(host: Facts) -> Facts | None:
+    """The Proxmox side of a guest, where pieces of both were handed in together; it is taken out of `host`."""
+    loose = (host.get("evidence") or {}).get("loose") or {}
+    if loose.get("hypervisor") != "of_guest" or not isinstance(host.get("proxmox"), dict):
+        return None
+    proxmox, guests = host.pop("proxmox"), loose.get("guests") or []
+    view = describe_hypervisor(
+        host, {"proxmox": proxmox}, HANDED_IN_HYPERVISOR, guests[0] if len(guests) == 1 else None
+    )
+    if view["guest"] is None:  # among several guests, or among those that were not handed in
+        view.update(has_guest=None, gives=None)
+    _count_gpus(view["guest"], host)
+    return view
+
+
+def choose_checks_of_pieces(checks: Iterable[Check], host: Facts) -> list[Check]:
+    """Of pieces that were handed in, all of a Proxmox host, only the checks of a hypervisor; else all of `checks`."""
+    pieces = ((host.get("evidence") or {}).get("loose") or {}).get("hypervisor")
+    only_hypervisor = pieces == "self" and not (host.get("inventory") or {}).get("in_gpu_hosts")
+    return [check for check in checks if not only_hypervisor or "hypervisor" in check.tags]
+
+
+def _count_gpus(guest: Facts | None, host: Facts) -> None:
+    """Without the bus of the Proxmox host nothing says which of its devices are GPUs; a guest that shows as many GPUs as
+    it is given devices does."""
+    devices = ((guest or {}).get("next_start") or {}).get("hostpci") or []
+    shown = (host.get("joined") or {}).get("gpu_count") or (host.get("p2p") or {}).get("gpu_count")
+    if guest and guest.get("gpu_count") is None and shown and shown == len(devices):
+        guest["gpu_count"] = shown
 
 
 def describe_place(host: Facts, groups: Iterable[str]) -> None:

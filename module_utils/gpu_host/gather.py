@@ -14,6 +14,7 @@ from . import (
     iommu,
     kernel,
     kernel_log,
+    measurements,
     modules,
     p2p,
     pci,
@@ -24,6 +25,9 @@ from . import (
 from .evidence.errors import Errors
 from .evidence.interface import Evidence
 from .evidence.noting import NotingEvidence
+from .evidence.sides import find_pieces
+from .loose import excerpts
+from .measured import pairs as measured_pairs
 from .probe.worker_run import was_to_run
 
 SCHEMA = 1
@@ -43,6 +47,7 @@ SUBJECTS: dict[str, Any] = {
     "device_nodes": device_nodes,
     "kernel_log": kernel_log,
     "system": system,
+    "measurements": measurements,
 }
 
 
@@ -83,6 +88,9 @@ def gather(evidence: Evidence, subset: Sequence[str] = ("all",)) -> dict[str, An
         facts[name] = _isolated(name, reader.gather, entries, noting)
         unread += noting.unread
     evidence.abandon()
+    excerpts.narrow_facts(facts, find_pieces(evidence), entries)
+    if facts.get("measurements") is not None:
+        _isolated("measurements", _measured, entries, facts)
     facts["joined"] = _isolated(
         "joined", cross_facts.join_facts, entries, facts
     )  # after the subjects: it reads their facts
@@ -92,6 +100,7 @@ def gather(evidence: Evidence, subset: Sequence[str] = ("all",)) -> dict[str, An
         "recorded": manifest is not None,
         "reconstructed": bool(manifest and manifest.get("reconstructed")),
         "probe_recorded": manifest is not None and was_to_run(evidence),
+        "loose": find_pieces(evidence) or None,
         "taken_at": evidence.now(),
         "subjects": list(readers),
         # What a reader asked for in vain: the reason why a fact is unknown where it gave none in `errors`.
@@ -101,6 +110,14 @@ def gather(evidence: Evidence, subset: Sequence[str] = ("all",)) -> dict[str, An
     }
     facts["errors"] = entries
     return facts
+
+
+def _measured(facts: dict[str, Any], errors: Errors) -> None:
+    """By pair of GPUs, once it is known which GPU is which."""
+    outputs = measurements.take_outputs(facts["measurements"])
+    measured_pairs.complete_pairs(facts["measurements"], outputs, facts)
+    for tool, problem in measured_pairs.list_undecided(facts["measurements"]):
+        errors.add(tool, problem)
 
 
 def _isolated(subject: str, reader: Any, entries: list[dict[str, Any]], source: Any) -> Any:

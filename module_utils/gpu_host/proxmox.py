@@ -11,7 +11,9 @@ from .evidence.folders import unread_directories, unread_files
 from .evidence.interface import ABSENT, Evidence
 from .evidence.noting import NotingEvidence
 from .evidence.offenders import Offenders, any_of
-from .pcie import pci_devices
+from .evidence.sides import find_pieces
+from .loose import excerpts
+from .pcie import lspci, pci_devices
 from .pcie.pci_names import is_gpu
 from .pve import card_claims, card_resets, node_boot, node_driver, node_guests
 from .pve.start_rules import NO_IOMMU
@@ -74,11 +76,12 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
     """
     facts: dict[str, Any] = dict.fromkeys((*KEYS, *COMPUTED))
     cluster = evidence.list("/etc/pve")
-    # An empty directory is what is left where pmxcfs is not mounted.
-    mounted = cluster.ok and bool(cluster.entries)
+    # An empty directory is what is left where pmxcfs is not mounted. Of loose pieces single files of it are known.
+    mounted = bool(cluster.entries)
     facts["is_proxmox"] = True if mounted else (False if cluster.ok or cluster.status == ABSENT else None)
-    if not mounted:
+    if not (mounted and cluster.ok):
         errors.unanswered(cluster, absent_is_fine=True)
+    if not facts["is_proxmox"]:
         return facts
     local = cluster.entries.get("local")
     facts["node"] = (local.target or "").rpartition("/")[2] or None if local else None
@@ -101,6 +104,9 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
     facts["boot_faults"] = node_boot.find_boot_faults(
         facts["boot"], facts["kernel"], facts["iommu_on"], facts["needs_iommu"]
     )
+    if find_pieces(evidence):
+        complete = evidence.list(node_guests.VM_DIRECTORY).ok and evidence.list(node_guests.CT_DIRECTORY).ok
+        excerpts.narrow_proxmox(facts, complete, errors.entries)
     return facts
 
 
@@ -112,10 +118,15 @@ def _iommu_on(evidence: Evidence, errors: Errors) -> bool | None:
 
 def _guests_and_cards(evidence: Evidence, errors: Errors, facts: dict[str, Any]) -> None:
     devices = pci_devices.read_inventory(evidence, errors)
+    listed = devices is None
+    if listed:
+        devices = lspci.read_devices(evidence, errors)
+        if devices and "0000:00:00.0" not in devices:
+            devices = None  # a part of the bus: what a guest gets may be among the rest
     cards = {
         address: device for address, device in (devices or {}).items() if is_gpu(device["vendor"], device["class"])
     }
-    for device in cards.values():
+    for device in () if listed else cards.values():
         pci_devices.add_detail(evidence, device, errors)
     unidentified = devices is None or bool(pci_devices.find_unidentified(devices))
     facts["vms"] = node_guests.read_vms(evidence, errors, facts["node"], devices, facts["iommu_on"])
@@ -239,11 +250,12 @@ def gather_host(evidence: Evidence) -> dict[str, Any]:
 
 
 def may_be_proxmox(gpu_host: dict[str, Any]) -> bool:
-    """Whether this host's guests are to be looked at, by the facts of gpu_facts: its evidence shows a Proxmox host, or
-    something speaks for one and nothing against it."""
+    """Whether this host's guests are to be looked at, by the facts of gpu_facts: its evidence shows a Proxmox host,
+    pieces of one were handed in with it, or something speaks for one and nothing against it."""
     virtualization = gpu_host.get("virtualization") or {}
     shown = virtualization.get("hypervisor_is_proxmox")
-    return bool(shown or (shown is None and virtualization.get("proxmox_signs")))
+    handed_in = ((gpu_host.get("evidence") or {}).get("loose") or {}).get("hypervisor")
+    return bool(shown or handed_in or (shown is None and virtualization.get("proxmox_signs")))
 
 
 def select_guest(facts: dict[str, Any] | None, host: str, vmid: Any) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from typing import Any
 from .evidence import values
 from .evidence.errors import Errors
 from .evidence.interface import ABSENT, Evidence, Outcome
+from .evidence.sides import is_only_pieces
 from .pcie import pci_devices, pci_names
 from .pve import node_signs
 
@@ -98,7 +99,7 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
     errors.unanswered(release)
     pve_kernel = "-pve" in release.text if release.ok else None
     bridge = _host_bridge(evidence)
-    chipset, reason = _chipset(vm, dmi, bridge)
+    chipset, reason = _chipset(vm, dmi, bridge, is_only_pieces(evidence))
     if vm and bridge is None:
         errors.add("%s/%s/uevent" % (pci_devices.DEVICES, BRIDGE), "the host bridge could not be read")
     proxmox, signs = node_signs.find_signs(evidence, container)
@@ -276,7 +277,9 @@ def _host_bridge(evidence: Evidence) -> str | None:
     return "%s:%s" % (device["vendor"], device["device"])
 
 
-def _chipset(vm: bool | None, dmi: dict[str, str | None], bridge: str | None) -> tuple[str | None, str]:
+def _chipset(
+    vm: bool | None, dmi: dict[str, str | None], bridge: str | None, only_pieces: bool
+) -> tuple[str | None, str]:
     if vm is False:
         return None, "not a virtual machine"
     if vm is None:
@@ -285,12 +288,13 @@ def _chipset(vm: bool | None, dmi: dict[str, str | None], bridge: str | None) ->
     known = pci_names.HOST_BRIDGE_CHIPSETS.get(bridge or "")
     if known:
         return known, "host bridge %s" % bridge
-    if bridge is None:
-        return None, "the host bridge could not be read"
     product = dmi["product_name"]
-    for word, name in (("i440FX", "i440fx"), ("Q35", "q35")):
-        if product and word in product:
-            return name, "DMI product name %s" % product
+    named = next((name for word, name in (("i440FX", "i440fx"), ("Q35", "q35")) if word in (product or "")), None)
+    # Of single pieces DMI is often all that there is; on a host that was looked at, the bridge may contradict it.
+    if bridge is None and not (only_pieces and named):
+        return None, "the host bridge could not be read"
+    if named:
+        return named, "DMI product name %s" % product
     if product:
         return "other", "DMI product name %s" % product
     return None, "no DMI%s" % (

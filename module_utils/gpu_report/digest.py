@@ -7,7 +7,7 @@ from typing import Any
 from ..gpu_host.evidence.values import parse_mapping
 
 # Subjects of gpu_facts, whole.
-SUBJECTS = ("gpus", "p2p", "topology", "driver", "virtualization", "pci", "iommu", "evidence", "errors")
+SUBJECTS = ("gpus", "p2p", "topology", "driver", "virtualization", "pci", "iommu", "measurements", "evidence", "errors")
 _OF_THE_PROBE = (
     "ran", "skipped_reason", "seconds", "complete", "lowest_bandwidth_gb_s", "verdicts", "explanations", "skipped_gpus",
     "corrupt_under_load",

@@ -51,7 +51,8 @@ class Cell:
 
 @dataclass(frozen=True)
 class Matrix:
-    """`key`: granted | topology | verdict | bandwidth | latency. `legend`: (text of a cell, its meaning)."""
+    """`key`: granted | topology | verdict | bandwidth | latency, and of other tools measured | measured_bandwidth |
+    measured_latency. `legend`: (text of a cell, its meaning)."""
 
     key: str
     title: str
@@ -80,9 +81,13 @@ def list_gpus(facts: dict[str, Any]) -> list[Gpu]:
             if indices.get(a) is None
         }
     )
+    for address, number in ((facts.get("measurements") or {}).get("devices") or {}).items():
+        if indices.get(address) is None:
+            indices[address] = number  # as CUDA numbers them, where nvidia-smi does not say
     addresses = {*_rows(facts, "p2p", "read"), *_rows(facts, "p2p", "write"), *_rows(facts, "topology", "links")}
-    for name in (facts.get("probe") or {}).get("pairs") or {}:
-        addresses.update(name.split("->", 1))
+    for subject in ("probe", "measurements"):
+        for name in (facts.get(subject) or {}).get("pairs") or {}:
+            addresses.update(name.split("->", 1))
 
     def place(address: str) -> tuple[bool, int, str]:
         index = indices.get(address)
@@ -114,7 +119,56 @@ def build_matrices(facts: dict[str, Any]) -> list[Matrix]:
         )
         found.append(proven)
         found += _figures(gpus, pairs)
+    return found + _measured(facts, gpus)
+
+
+# What other tools found of a pair. None of the words says that bytes were verified: most tools do not look.
+_MEASURED = {
+    "ok": ("OK", "peer access, and copies go directly", GOOD),
+    "not_usable": ("NO", "CUDA offers no peer access", BAD),
+    "staged": ("HOST", "as slow as through host memory", BAD),
+    "slow": ("SLOW", "slower than its link, or than without peer access", DOUBT),
+}
+
+
+def _measured(facts: dict[str, Any], gpus: list[Gpu]) -> list[Matrix]:
+    """The tables of other tools: what they found of each pair, and each one's figures with its method."""
+    measurements = facts.get("measurements") or {}
+    pairs = measurements.get("pairs") or {}
+    if not pairs:
+        return []
+
+    def verdict(source: str, target: str) -> Cell:
+        text, _meaning, level = _MEASURED.get(
+            str((pairs.get(_name(source, target)) or {}).get("verdict")), (NO_VALUE, "", UNKNOWN)
+        )
+        return Cell(text, level)
+
+    meanings = [(text, meaning) for text, meaning, _level in _MEASURED.values()]
+    found = [_square("measured", "Measured by other tools", "", gpus, verdict, meanings=meanings)]
+    for one in measurements.get("figures") or ():
+        if one["pairs"] and one["kind"] in ("bandwidth", "latency") and one["peer"] is not False:
+            found.append(_of_a_tool(one, pairs, gpus))
     return found
+
+
+def _of_a_tool(one: dict[str, Any], pairs: dict[str, Any], gpus: list[Gpu]) -> Matrix:
+    values = [value for value in one["pairs"].values() if value]
+    bandwidth = one["kind"] == "bandwidth"
+    best = (max if bandwidth else min)(values, default=1.0)
+
+    def cell(source: str, target: str) -> Cell:
+        name = _name(source, target)
+        value = one["pairs"].get(name)
+        if not value:
+            return Cell(NO_VALUE, UNKNOWN)
+        verdict = (pairs.get(name) or {}).get("verdict")
+        share = value / best if bandwidth else best / value
+        bad = verdict in ("staged", "not_usable") or (bandwidth and verdict == "slow")
+        return Cell(format_figure(value), BAD if bad else HEAT[sum(share >= limit for limit in _SHARES)])
+
+    title = "%s by %s (%s)" % ("Bandwidth" if bandwidth else "Latency", one["tool"], one["method"])
+    return _square("measured_" + one["kind"], title, "GB/s" if bandwidth else "µs", gpus, cell)
 
 
 def build_granted_matrix(facts: dict[str, Any], gpus: list[Gpu]) -> Matrix:

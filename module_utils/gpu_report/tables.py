@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..gpu_host.virtualization import PLACEMENTS
-from . import matrix, phrases
+from . import handed_in, matrix, phrases
 
 UNKNOWN = "unknown"
 _WAYS = {
@@ -72,7 +72,17 @@ def list_overview(facts: dict[str, Any]) -> list[tuple[str, str]]:
         ("IOMMU", (facts.get("iommu") or {}).get("state")),
         ("P2P", summarise_p2p(facts) if facts.get("p2p") else None),
     ]
-    if evidence.get("recorded"):
+    loose = handed_in.find_pieces({"facts": facts})
+    if loose:
+        kind = (
+            "a recorded bundle and loose pieces"
+            if loose.get("capture")
+            else "loose pieces that were handed in, not a capture"
+        )
+        lines.append(("Evidence", kind + ", not the live host"))
+        lines.append(("Recognised", handed_in.shorten_list(handed_in.list_recognised(loose), 60)))
+        lines.append(("Not read", handed_in.shorten_list(handed_in.list_unrecognised(loose), 30)))
+    elif evidence.get("recorded"):
         lines.append(
             (
                 "Evidence",

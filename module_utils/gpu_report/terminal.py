@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from . import findings, matrix_text, phrases
+from . import findings, handed_in, matrix_text, phrases
 from .collector import NOT_READY, NOT_VALIDATED, READY
 from .findings import Finding, Unknown
 
@@ -64,6 +64,7 @@ class _Report:
         yield from self._section("P2P, PAIR BY PAIR", self._pairs())
         yield from self._section("BROKEN CHECKS: a fault of the check, not of the host", self._broken())
         yield from self._section("UNKNOWN: could not be decided, so not taken for good", self._unknown())
+        yield from self._section("NOT HANDED IN: what would decide more", self._asked())
         yield from self._section("WARNINGS: these do not make a host unready", self._warnings())
         yield from self._section("WAIVED", self._waived())
         if self._verbosity:
@@ -75,7 +76,19 @@ class _Report:
         return [name for name, host in self._hosts.items() if host["state"] == state]
 
     def _recorded(self) -> list[str]:
-        return [name for name, host in self._hosts.items() if (host["facts"].get("evidence") or {}).get("recorded")]
+        return [
+            name
+            for name, host in self._hosts.items()
+            if (host["facts"].get("evidence") or {}).get("recorded") and name not in self._loose()
+        ]
+
+    def _loose(self, only_pieces: bool = False) -> list[str]:
+        """Hosts of which pieces were handed in; `only_pieces`: and no capture among them."""
+        return [
+            name
+            for name, host in self._hosts.items()
+            if (loose := handed_in.find_pieces(host)) and not (only_pieces and loose.get("capture"))
+        ]
 
     def unfinished(self) -> list[Line]:
         """That the run did not come to its end, and where it ended; empty where it did."""
@@ -125,7 +138,8 @@ class _Report:
                 yield line, GOOD
         for name in self._in_state(NOT_READY):
             host = self._hosts[name]
-            for line in _wrapped("  NOT READY  ", "%s: %s" % (name, host["message"]), self._width):
+            message = _without_unknown(host["message"]) if name in self._loose(only_pieces=True) else host["message"]
+            for line in _wrapped("  NOT READY  ", "%s: %s" % (name, message), self._width):
                 yield line, BAD
         groups: dict[tuple[bool, str], list[str]] = {}
         for name in self._in_state(NOT_VALIDATED):
@@ -158,6 +172,24 @@ class _Report:
             )
             for line in _wrapped("  rebuilt    ", text, self._width):
                 yield line, MUTED
+
+        yield from self._handed_in()
+
+    def _handed_in(self) -> Iterator[Line]:
+        """What the pieces of a host are: the kind of evidence that its verdict rests on."""
+        limit = 1000 if self._verbosity else 6
+        for name in self._loose():
+            loose = handed_in.find_pieces(self._hosts[name])
+            known, unknown = handed_in.list_recognised(loose), handed_in.list_unrecognised(loose)
+            kind = "a capture and more" if loose.get("capture") else "loose pieces, not a capture"
+            text = "%s, %s: %s" % (name, kind, handed_in.shorten_list(known, limit))
+            for line in _wrapped("  handed in  ", text, self._width):
+                yield line, MUTED
+            if unknown:
+                for line in _wrapped(
+                    "  not read   ", "%s: %s" % (name, handed_in.shorten_list(unknown, limit)), self._width
+                ):
+                    yield line, DOUBT
 
     def _section(self, title: str, lines: Iterator[Line]) -> Iterator[Line]:
         first = next(lines, None)
@@ -253,7 +285,7 @@ class _Report:
             failed = any(
                 r["status"] == "fail" and "p2p" in self._report["checks"][r["id"]]["tags"] for r in host["results"]
             )
-            if self._verbosity or probed or failed:
+            if self._verbosity or probed or failed or handed_in.find_pieces(host):
                 lines = tuple(matrix_text.describe_p2p(host["facts"], self._width - 4))
                 if lines:
                     tables.setdefault(lines, []).append(name)
@@ -280,7 +312,10 @@ class _Report:
             yield line, tone
 
     def _unknown(self) -> Iterator[Line]:
+        loose = set() if self._verbosity else set(self._loose(only_pieces=True))
         for unknown in self._found.unknown:
+            if set(unknown.hosts) <= loose:
+                continue  # most of all checks: what would decide them is asked for instead
             yield from self._item(self._why_unknown(unknown), DOUBT if unknown.blocking else MUTED)
 
     def _why_unknown(self, unknown: Unknown) -> str:
@@ -292,6 +327,23 @@ class _Report:
             again = "capture" if set(unknown.hosts) <= set(self._recorded()) else "run"
             return "%s %s root on %s: %s again with --become (-b). %s" % (checks, verb, on, again, listed)
         return "%s on %s: %s. %s" % (checks, on, unknown.reason, listed)
+
+    def _asked(self) -> Iterator[Line]:
+        for name in self._loose(only_pieces=True):
+            host = self._hosts[name]
+            wanted = handed_in.list_wanted(name, host)
+            undecided = sum(1 for result in host["results"] if result["status"] == "unknown")
+            if not wanted:
+                continue
+            yield from self._item(
+                "%s: %s undecided. Add the output of these to what was handed in:"
+                % (name, phrases.format_count(undecided, "check")),
+                DOUBT,
+            )
+            for command, decides in wanted:
+                yield "    " + command, STRONG
+                for line in _wrapped("        ", decides, self._width):
+                    yield line, MUTED
 
     def _warnings(self) -> Iterator[Line]:
         for finding in self._found.warnings:
@@ -345,6 +397,12 @@ class _Report:
             example = self._found.causes[0].check
             yield "to accept a finding for a while, in the inventory:", MUTED
             yield "gpu_host_waivers: [{check: %s, reason: WHY, expires: YYYY-MM-DD}]" % example, MUTED
+
+
+def _without_unknown(message: str) -> str:
+    """The verdict without the checks that nothing was handed in for: '1 failed: p2p_granted; the rest is undecided'."""
+    parts = [part for part in message.split("; ") if " unknown: " not in part]
+    return "; ".join([*parts, "the rest is undecided"] if parts else ["undecided by what was handed in"])
 
 
 _STATUS_WORDS = (

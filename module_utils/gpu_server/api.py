@@ -11,6 +11,7 @@ from typing import Any
 from ..gpu_host.evidence import values
 from ..gpu_host.evidence.errors import Errors
 from ..gpu_host.evidence.interface import ABSENT, NOT_CAPTURED, TIMEOUT, Evidence, Fetched
+from ..gpu_host.evidence.sides import is_only_pieces
 from .engines import Engine
 
 HEALTH_SECONDS = 25.0  # SGLang's own health check generates a token and gives up after 20 s
@@ -44,6 +45,10 @@ def read_api(
     health = evidence.fetch("GET", base + "/health", headers=headers, timeout=HEALTH_SECONDS)
     if health.status == NOT_CAPTURED:
         errors.add(health.name, "not captured in this bundle")
+        if is_only_pieces(evidence):  # of what somebody handed in, each answer counts by itself
+            _models(evidence.fetch("GET", base + "/v1/models"), found, errors)
+            if engine:
+                _information(evidence, engine, found, errors, headers={}, limit=SECONDS)
         return found
     found["reachable"] = health.status != ABSENT
     found["health"] = {

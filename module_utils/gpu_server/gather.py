@@ -13,12 +13,14 @@ from ..gpu_host import topology
 from ..gpu_host.evidence import values
 from ..gpu_host.evidence.errors import Errors
 from ..gpu_host.evidence.interface import ABSENT, NOT_CAPTURED, Evidence
+from ..gpu_host.evidence.sides import find_pieces, is_only_pieces
 from . import api, engines, gpu_load, installed, nccl, ports, processes, settings, stall, units
 from .engines import Engine
 from .engines.engine import IMPORTS
 from .log import log_reader, log_source
 
 ZONE_COMMAND = ("date", "+%z")
+LOOSE_LOG, LOOSE_PORT = "/loose/server.log", 8000  # as gpu_host/loose/of_servers.py names them
 FRESH_SECONDS = 60.0  # a decode line this young says what happens now
 COMMANDS = (
     (gpu_load.GPUS_COMMAND, gpu_load.SECONDS),
@@ -92,9 +94,12 @@ def _gather(evidence: Evidence, params: dict[str, Any], errors: Errors) -> dict[
     for argv, limit in COMMANDS:
         evidence.start(argv, limit)
     table = processes.read_processes(evidence, errors)
-    if table is None and not _was_looked_at(evidence):
+    pieces = find_pieces(evidence).get("server") or {}
+    if table is None and not pieces and not _was_looked_at(evidence):
         evidence.abandon()
         return None
+    if table is None:
+        params = {**params, **_of_pieces(pieces, evidence)}
     facts = _process_facts(evidence, params, table or processes.Table(), errors)
     unread = table is None or bool(table.unread)
     if params.get("only_if_found") and not (facts["process"] or facts["silent"] or facts["unit"]):
@@ -107,7 +112,7 @@ def _gather(evidence: Evidence, params: dict[str, Any], errors: Errors) -> dict[
     )
     _place_ranks(facts)
     _read_log(evidence, params, facts, engine, errors)
-    engine = engine or engines.ENGINES.get(facts["log"]["engine"] or "")
+    engine = engine or engines.ENGINES.get(facts["log"]["engine"] or pieces.get("engine") or "")
     facts["engine"] = engine.name if engine else None
     _read_api(evidence, params, facts, engine, errors)
     _name_first_phase(facts)
@@ -118,6 +123,8 @@ def _gather(evidence: Evidence, params: dict[str, Any], errors: Errors) -> dict[
         facts["state"] = None
         what = "processes" if unread else "systemd's units"
         facts["why"] = "whether a server runs is not known: %s could not be read" % what
+    if pieces and table is None:
+        facts["state"], facts["why"] = _state_of_pieces(facts)
     if silent:  # "absent" would be a guess
         told = ", ".join("%d (%s, state %s)" % (one.pid, one.name, one.state) for one in silent)
         facts["state"] = "unhealthy"
@@ -141,6 +148,8 @@ def _gather(evidence: Evidence, params: dict[str, Any], errors: Errors) -> dict[
 
 def _was_looked_at(evidence: Evidence) -> bool:
     """Whether a bundle was made with this module: then what it lacks of /proc was lost."""
+    if is_only_pieces(evidence):
+        return False
     asked = [evidence.run(command).status for command, _limit in (*COMMANDS, (units.FORMER_LIST_COMMAND, 0.0))]
     return evidence.list("/proc").status != NOT_CAPTURED or any(status != NOT_CAPTURED for status in asked)
 
@@ -172,6 +181,24 @@ def _name_unknown(facts: dict[str, Any], unread: bool) -> None:
             "/health answers 200, and neither its log nor an answer to a request is known",
         )
     log["without_fault"] = False if log["fatal"] else (True if log["available"] and not log["gap"] else None)
+
+
+def _of_pieces(pieces: dict[str, Any], evidence: Evidence) -> dict[str, Any]:
+    """The parameters that point at what was handed in of a server: its log, its answers."""
+    log = {"log": LOOSE_LOG} if pieces.get("log") and LOOSE_LOG in evidence.paths() else {}
+    return {**log, **({"port": LOOSE_PORT} if pieces.get("api") else {})}
+
+
+def _state_of_pieces(facts: dict[str, Any]) -> tuple[str | None, str]:
+    """The state that a log alone shows, without a process or an answer: how it ended, or nothing that holds now."""
+    fault = facts["log"]["fatal"]
+    if fault:
+        return "failed", "%s: %s" % (fault["kind"].replace("_", " "), fault["exception"] or fault["line"])
+    phase = facts["log"]["phase"]
+    told = (
+        "its log was ready" if facts["log"]["ready"] else "its log ends in the phase %s" % phase if phase else "no log"
+    )
+    return None, "%s; whether a server runs now was not captured" % told
 
 
 def _process_facts(

@@ -16,6 +16,7 @@ from ansible.plugins.loader import action_loader
 
 Base: Any = action_loader.get("gpu_host_action", class_only=True)
 replay = importlib.import_module("ansible.module_utils.gpu_host.evidence.replay")
+case = importlib.import_module("ansible.module_utils.gpu_host.loose.case")
 # The readers are imported here because the strategy imports this file before it forks a worker for every host: once a
 # run, not once a host.
 for _reader in ("gpu_host.gather", "gpu_host.p2p_probe", "gpu_host.proxmox", "gpu_server.gather"):
@@ -49,7 +50,7 @@ class ActionModule(Base):  # type: ignore[misc]
                 "the module %s is not on the library path; run from the directory that holds ansible.cfg" % name
             )
         try:
-            recorded: dict[str, Any] = replay.replay_facts(module, arguments, path)
+            recorded: dict[str, Any] = replay.replay_facts(module, arguments, path, case.load_case)
         except ValueError as error:
             raise AnsibleActionFail(
                 str(error)

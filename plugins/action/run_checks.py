@@ -71,7 +71,9 @@ class ActionModule(Base):  # type: ignore[misc]
             host = subject.build_subject(task_vars, self._templar.template)
         except ValueError as error:
             raise AnsibleActionFail(str(error)) from error
-        if host.get("hypervisor"):
+        if not arguments["tags"]:
+            chosen = subject.choose_checks_of_pieces(chosen, host)
+        if host.get("hypervisor") and host["hypervisor"]["name"] != subject.HANDED_IN_HYPERVISOR:
             self._add_findings_on_cards(host, every, task_vars)
         variables = engine.make_variables(host, arguments["expected"], task_vars.get("inventory_hostname", ""))
         results = engine.evaluate_checks(chosen, variables, self._evaluator(variables), waived)

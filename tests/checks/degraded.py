@@ -152,6 +152,9 @@ class Traced(Evidence):
     def list(self, path: str) -> Listing:
         return self._kept(("list", path), self.source.list(path))
 
+    def paths(self) -> Sequence[str]:
+        return self.source.paths()
+
     def run(self, argv: Sequence[str], timeout: float = 30.0) -> Outcome:
         return self._kept(("run", tuple(argv)), self.source.run(argv))
 

@@ -175,7 +175,9 @@ def facts_of_host(
         host["hypervisor"]["card_findings"] = findings_on_cards(host["hypervisor"]["guest"], hypervisor["facts"])
         host["inventory"]["proxmox_host"] = "pve1"
     host["inventory"] = {"proxmox_host": "", "hypervisor_fault": "", "hypervisor_unseen": "", **host["inventory"]}
-    return merged(host, facts or {})
+    host = merged(host, facts or {})
+    subject.compare_measurements(host)
+    return host
 
 
 def findings_on_cards(guest: dict[str, Any] | None, hypervisor_facts: dict[str, Any]) -> list[dict[str, str]]:

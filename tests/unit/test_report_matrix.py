@@ -167,7 +167,7 @@ def test_a_uniform_table_is_a_sentence() -> None:
     halved["p2p"]["write"] = None  # only `nvidia-smi topo -p2p r` was pasted
     unknown = "both directed pairs: unknown whether the driver grants P2P"
     assert matrix_text.describe_p2p(halved, 200) == [
-        unknown + ": the driver's answer for reads is at hand, not the other"
+        unknown + ": the driver's answer for reads is at hand (OK on every pair), not the other"
     ]
     assert matrix_text.describe_p2p({**halved, "p2p": {"read": None}}, 200) == [unknown]
     lines = matrix_text.describe_p2p(probed(host(p0=None)), 200)

@@ -91,6 +91,14 @@ class RecordingEvidence(Evidence):
     def records(self) -> Sequence[dict[str, Any]]:
         return self._records.all()
 
+    @property
+    def source_manifest(self) -> dict[str, Any]:
+        """The manifest of a recording that is recorded anew; {} of a live host."""
+        return dict(getattr(self._source, "manifest", None) or {})
+
+    def paths(self) -> Sequence[str]:
+        return self._source.paths()
+
     def read(self, path: str, limit: int = READ_LIMIT_BYTES) -> Reading:
         reading = self._source.read(path, limit)
         self._records.keep(encode_reading(reading))

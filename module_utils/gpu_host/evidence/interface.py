@@ -199,6 +199,10 @@ class Evidence:
     def answer_request(self, request: Request) -> Fetched:
         raise NotImplementedError
 
+    def paths(self) -> Sequence[str]:
+        """Every file that a recording has an answer for; none of a live host."""
+        return ()
+
     def now(self) -> float:
         """Seconds since the epoch, on the host, when the evidence was taken."""
         raise NotImplementedError

@@ -66,6 +66,12 @@ class NotingEvidence(Evidence):
             self._noted.add(answer.name, problem)
         return answer
 
+    def unanswered(self) -> dict[str, str]:
+        return self.source.unanswered()
+
+    def paths(self) -> Sequence[str]:
+        return self.source.paths()
+
     def now(self) -> float:
         return self.source.now()
 

@@ -6,15 +6,19 @@ import functools
 import importlib.util
 import os
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Callable
 
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 
 from . import bundle as bundles
 
+Load = Callable[[str], bundles.BundleEvidence]
 
-def replay_facts(module_path: str, arguments: dict[str, Any], bundle_path: str) -> dict[str, Any]:
-    """The result of the facts module at `module_path` for the evidence in `bundle_path`.
+
+def replay_facts(
+    module_path: str, arguments: dict[str, Any], bundle_path: str, load: Load = bundles.load_bundle
+) -> dict[str, Any]:
+    """The result of the facts module at `module_path` for the evidence in `bundle_path`, which `load` reads.
 
     The module has ``facts(evidence, params) -> result`` and ARGUMENT_SPEC. ValueError (BundleError) names what is
     wrong.
@@ -23,13 +27,13 @@ def replay_facts(module_path: str, arguments: dict[str, Any], bundle_path: str) 
     validation = ArgumentSpecValidator(module.ARGUMENT_SPEC).validate(arguments)
     if validation.error_messages:
         raise ValueError("; ".join(validation.error_messages))
-    result: dict[str, Any] = module.facts(_bundle(bundle_path), validation.validated_parameters)
+    result: dict[str, Any] = module.facts(_bundle(bundle_path, load), validation.validated_parameters)
     return result
 
 
 @functools.lru_cache(maxsize=1)
-def _bundle(path: str) -> bundles.BundleEvidence:
-    return bundles.load_bundle(path)
+def _bundle(path: str, load: Load) -> bundles.BundleEvidence:
+    return load(path)
 
 
 @functools.cache

@@ -20,6 +20,7 @@ from typing import Any
 from ..evidence.commands import KILL_GRACE_SECONDS, describe_stuck
 from ..evidence.interface import NOT_CAPTURED, Evidence, Outcome
 from ..evidence.live import LiveEvidence
+from ..evidence.sides import is_only_pieces
 from . import cuda_results
 
 PROBE_COMMAND = ("p2p_probe",)  # the name under which a bundle holds the probe's result
@@ -46,6 +47,8 @@ SIGNATURE_COMMAND = (
 
 def was_to_run(evidence: Evidence) -> bool:
     """Whether a bundle was made with the probe, so that a result that it lacks is one that was lost."""
+    if is_only_pieces(evidence):
+        return evidence.run(PROBE_COMMAND).ok
     return any(evidence.run(argv).status != NOT_CAPTURED for argv in (PROBE_COMMAND, APPS_COMMAND, GPUS_COMMAND))
 
 

@@ -50,7 +50,8 @@ def read_vms(
     listing = evidence.list(VM_DIRECTORY)
     if not listing.ok:
         errors.unanswered(listing)
-        return {} if listing.status == ABSENT else None
+        if not listing.entries:  # where some are known, those are read
+            return {} if listing.status == ABSENT else None
     result: dict[str, dict[str, Any]] = {}
     settings: dict[str, dict[str, str]] = {}
     mapping: dict[str, Any] | None = {}
@@ -307,7 +308,8 @@ def read_containers(evidence: Evidence, errors: Errors, driver: dict[str, Any]) 
     listing = evidence.list(CT_DIRECTORY)
     if not listing.ok:
         errors.unanswered(listing)
-        return {} if listing.status == ABSENT else None
+        if not listing.entries:  # where some are known, those are read
+            return {} if listing.status == ABSENT else None
     result: dict[str, dict[str, Any]] = {}
     for ctid, path, text in _configurations(evidence, errors, CT_DIRECTORY, sorted(listing.entries)):
         config = guest_config.parse_config(text, guest_config.CONTAINER)

@@ -35,7 +35,7 @@ def find_signs(evidence: Evidence, container: str | None) -> tuple[bool | None, 
     directory = evidence.list(DIRECTORY)
     version = evidence.run(VERSION_COMMAND, VERSION_SECONDS)
     signs = []
-    if directory.status not in (ABSENT, NOT_CAPTURED):
+    if directory.entries or directory.status not in (ABSENT, NOT_CAPTURED):
         signs.append(DIRECTORY)
     if "pve-manager/" in version.text:
         signs.append(version.text.split()[0])
