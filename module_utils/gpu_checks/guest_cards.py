@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from .check_files import Check
-from .engine import FAIL, evaluate_checks, make_variables
+from .engine import ERROR, FAIL, UNKNOWN, evaluate_checks, make_variables
 from .evaluator import Evaluator
 
 # Of what the Proxmox host shows: what concerns one card and its path, not how the host is set up.
@@ -24,39 +24,67 @@ def choose_checks_of_cards(every: Iterable[Check]) -> list[Check]:
     ]
 
 
-def list_cards(guest: dict[str, Any] | None, proxmox: dict[str, Any]) -> list[str]:
+def list_cards(guest: dict[str, Any] | None, proxmox: dict[str, Any]) -> list[str] | None:
     """The PCI addresses of the cards that `guest` of a Proxmox host has or is to get, those that vanished from the bus
-    too. A container with a node of which the driver names no card may have any that no VM has."""
+    too; None where they are not known. A container with a node of which the driver names no card may have any that no
+    VM has."""
     guest = guest or {}
-    named = [*(guest.get("gpus") or ()), *(guest.get("claims") or ())]
+    if guest.get("gpus", ()) is None:
+        return None
+    named = [*guest.get("gpus", ()), *(guest.get("claims") or ())]
     for entry in (guest.get("next_start") or {}).get("hostpci") or ():
         named += entry.get("addresses") or ()
     if guest.get("type") == "lxc" and any(name.startswith("/") for name in named):
-        for address, card in (proxmox.get("gpus") or {}).items():
+        if proxmox.get("gpus") is None:
+            return None
+        for address, card in proxmox["gpus"].items():
             if all(claim["type"] != "vm" for claim in card["claimed_by"]):
                 named.append(address)
     return sorted({name for name in named if not name.startswith("/")})
 
 
-def find_on_cards(
-    every: Iterable[Check], host: dict[str, Any], cards: Sequence[str], evaluator: Any
-) -> list[dict[str, str]]:
-    """``[{check, found}]``: what fails on the Proxmox host with facts `host` and names one of `cards` (PCI addresses).
+def add_findings(view: dict[str, Any], every: Iterable[Check], host: dict[str, Any] | None, evaluator: Any) -> None:
+    """Fill in what `view`, the ``host.hypervisor`` of a guest, says of its cards:
 
-    `evaluator` makes an Evaluator of the variables of a check.
+    `card_findings`: ``[{check, found}]``, what fails on the Proxmox host with facts `host` and names a card of the
+    guest; None where nothing was found, and something that would show it is unknown. `cards_unjudged`: the reasons of
+    that, as entries of ``Errors``.
+
+    `host` is None where that machine's own facts were not gathered. `evaluator` makes an Evaluator of the variables of
+    a check.
     """
-    if not cards:
-        return []
-    seen = make_variables(host)
-    judge: Evaluator = evaluator(seen)
-    failed = [
-        result for result in evaluate_checks(choose_checks_of_cards(every), seen, judge) if result["status"] == FAIL
-    ]
-    return [
+    cards = list_cards(view["guest"], view if host is None else host.get("proxmox") or {})
+    if cards == []:
+        view["card_findings"] = []
+    elif cards is None:
+        _leave_unknown(view, "%s on %s" % (view["vmid"], view["name"]), "has GPUs that are not known one by one")
+    elif host is None:
+        _leave_unknown(view, view["name"], "its own facts (gpu_facts) were not gathered in this run")
+    else:
+        _judge_cards(view, cards, choose_checks_of_cards(every), make_variables(host), evaluator)
+
+
+def _judge_cards(
+    view: dict[str, Any], cards: Sequence[str], checks: Sequence[Check], variables: dict[str, Any], evaluator: Any
+) -> None:
+    judge: Evaluator = evaluator(variables)
+    results = evaluate_checks(checks, variables, judge)
+    found = [
         {"check": result["id"], "found": result["found"]}
-        for result in failed
-        if any(_name(card).search(result["found"]) for card in cards)
+        for result in results
+        if result["status"] == FAIL and any(_name(card).search(result["found"]) for card in cards)
     ]
+    view["card_findings"] = found
+    for result in results if not found else ():
+        if result["status"] in (UNKNOWN, ERROR):
+            source = "%s on %s" % (result["id"], view["name"])
+            _leave_unknown(view, source, "is %s: %s" % (result["status"], result["reason"]), result["needs_root"])
+
+
+def _leave_unknown(view: dict[str, Any], source: str, problem: str, needs_root: bool = False) -> None:
+    view["card_findings"] = None
+    entry = {"subject": "hypervisor", "source": source, "problem": problem, "needs_root": needs_root}
+    view["cards_unjudged"].append(entry)
 
 
 def _name(card: str) -> re.Pattern[str]:

@@ -139,12 +139,12 @@ def describe_hypervisor(host: Facts, others_facts: Facts, name: str, vmid: Any) 
     """``host.hypervisor``: for_guest, and
 
     `kind_agrees`: whether this host is of the kind that the entry of the hypervisor says (None: unknown). Where it is
-    not, the entry is another guest's, and `gives` is "": nothing else is judged by it. `card_findings`:
-    ``[{check, found}]``, what the checks find on the hypervisor that names a card of this guest (guest_cards.py).
+    not, the entry is another guest's, and `gives` is "": nothing else is judged by it. `card_findings` and
+    `cards_unjudged`: see guest_cards.add_findings, which fills them in, as it takes the checks to find them.
     """
     view = select_guest(others_facts["proxmox"], name, vmid)
     view["kind_agrees"] = _agrees(view["guest"], host.get("virtualization") or {})
-    view["card_findings"] = []  # run_checks adds them, as it takes the checks to find them
+    view.update(card_findings=None, cards_unjudged=[])
     if view["kind_agrees"] is False:
         view["gives"] = ""
     return view

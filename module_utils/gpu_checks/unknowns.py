@@ -31,6 +31,8 @@ def explain_unknown(host: dict[str, Any], path: tuple[str, ...]) -> tuple[str, b
     # The facts of other modules bring their own errors; Proxmox's stand under `host.proxmox` and `host.hypervisor`
     # alike.
     errors = host[subject].get("errors") if subject in _OTHER_MODULES else host.get("errors")
+    if path[1:3] == ("hypervisor", "card_findings"):
+        errors = host[subject].get("cards_unjudged")
     subjects = (subject, *(SOURCES.get(path[2], ()) if subject == "joined" and len(path) > 2 else ()))
     entries = [entry for entry in errors or () if subject == "hypervisor" or entry.get("subject") in subjects]
     entries = entries or _unread(host, subject, subjects)

@@ -11,7 +11,7 @@ from typing import Any
 
 from . import gpus
 from .evidence.errors import Errors
-from .evidence.interface import OK, Evidence
+from .evidence.interface import ABSENT, OK, Evidence
 from .smi import topo_matrix
 from .smi.topo_matrix import Matrix
 
@@ -83,6 +83,8 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
             )
         else:
             errors.unanswered(answer, absent_is_fine=True)
+    if read["read"] is None and read["write"] is None and answer.status == ABSENT:
+        errors.add("nvidia-smi", "is not there, so nothing shows which pairs the driver grants")
     return summarise_statuses(read, names)
 
 

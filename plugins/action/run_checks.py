@@ -92,8 +92,8 @@ class ActionModule(Base):  # type: ignore[misc]
     def _add_findings_on_cards(self, host: dict[str, Any], every: list[Any], task_vars: dict[str, Any]) -> None:
         """What the same checks find on the Proxmox host about the cards of this guest."""
         facts = task_vars["hostvars"].raw_get(host["hypervisor"]["name"]).get("ansible_facts") or {}
-        cards = guest_cards.list_cards(host["hypervisor"]["guest"], facts.get("proxmox") or {})
-        if cards and host["hypervisor"]["kind_agrees"] is not False and isinstance(facts.get("gpu_host"), dict):
+        seen = None
+        if isinstance(facts.get("gpu_host"), dict):
             seen = subject.make_host(facts)
             subject.describe_place(seen, ())
-            host["hypervisor"]["card_findings"] = guest_cards.find_on_cards(every, seen, cards, self._evaluator)
+        guest_cards.add_findings(host["hypervisor"], every, seen, self._evaluator)

@@ -172,7 +172,7 @@ def facts_of_host(
     subject.describe_place(host, ["proxmox_hosts"] if proxmox else ["gpu_hosts"])
     if hypervisor is not None:
         host["hypervisor"] = subject.describe_hypervisor(host, hypervisor["facts"], "pve1", hypervisor["vmid"])
-        host["hypervisor"]["card_findings"] = findings_on_cards(host["hypervisor"]["guest"], hypervisor["facts"])
+        add_findings_on_cards(host["hypervisor"], hypervisor["facts"])
         host["inventory"]["proxmox_host"] = "pve1"
     host["inventory"] = {"proxmox_host": "", "hypervisor_fault": "", "hypervisor_unseen": "", **host["inventory"]}
     host = merged(host, facts or {})
@@ -180,11 +180,10 @@ def facts_of_host(
     return host
 
 
-def findings_on_cards(guest: dict[str, Any] | None, hypervisor_facts: dict[str, Any]) -> list[dict[str, str]]:
+def add_findings_on_cards(view: dict[str, Any], hypervisor_facts: dict[str, Any]) -> None:
     seen = subject.make_host(hypervisor_facts)
     subject.describe_place(seen, ["proxmox_hosts"])
-    cards = guest_cards.list_cards(guest, hypervisor_facts["proxmox"])
-    return guest_cards.find_on_cards(loaded_checks(), seen, cards, evaluator)
+    guest_cards.add_findings(view, loaded_checks(), seen, evaluator)
 
 
 class OneByOne(TemplarEvaluator):

@@ -13,6 +13,7 @@ _NAMES = ("initrd.img-%s", "initramfs-%s.img", "initrd-%s")
 _LISTERS = (("lsinitramfs", "initrd.img-"), ("lsinitrd", "init"))
 _GPU_MODULES = re.compile(r"/(nvidia[\w-]*|nouveau|vfio[\w-]*pci)\.ko(?:\.\w+)?$", re.MULTILINE)
 _CONCERNS_GPU = re.compile(r"nvidia|nouveau|vfio", re.IGNORECASE)
+_NO_TIME = "the time of its last change is not known"
 
 
 def gather(evidence: Evidence, errors: Errors, configuration: modprobe.Configuration) -> dict[str, Any]:
@@ -38,6 +39,7 @@ def gather(evidence: Evidence, errors: Errors, configuration: modprobe.Configura
         return facts
     facts.update(path="/boot/" + name, modified=boot.entries[name].modified)
     if facts["modified"] is None:
+        errors.add(facts["path"], _NO_TIME)
         return facts
     later = [
         path for path, changed in configuration.files.items() if changed is not None and changed > facts["modified"]
@@ -46,8 +48,10 @@ def gather(evidence: Evidence, errors: Errors, configuration: modprobe.Configura
     facts["older_than"] = newer
     if not newer:
         # A file that could not be read may be newer, and about GPUs.
-        known = configuration.complete and None not in configuration.files.values()
-        facts["stale"] = False if known else None
+        undated = [path for path, changed in configuration.files.items() if changed is None]
+        for path in undated:
+            errors.add(path, _NO_TIME)
+        facts["stale"] = False if configuration.complete and not undated else None
         return facts
     facts["modules"] = _modules_inside(evidence, errors, facts["path"])
     facts["stale"] = None if facts["modules"] is None else bool(facts["modules"])

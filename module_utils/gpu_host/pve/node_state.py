@@ -45,7 +45,10 @@ def add_start_facts(
         config = evidence.read(base + "/config", config_space.EXTENDED_BYTES)
         errors.unanswered(config)
         data = config.data or b""
-        device["answers"] = (data[:4] != b"\xff\xff\xff\xff") if config.ok and len(data) >= 4 else None
+        whole = config.ok and len(data) in config_space.SIZES
+        if config.ok and not whole:
+            errors.add(config.path, "is cut off after %d bytes" % len(data))
+        device["answers"] = data[:4] != b"\xff\xff\xff\xff" if whole else None
 
 
 def device_nodes(evidence: Evidence, paths: Iterable[str], errors: Errors) -> dict[str, str]:
