@@ -137,17 +137,21 @@ def find_mismatches(
 
 
 def _running_module(evidence: Evidence, errors: Errors, loaded: bool | None) -> tuple[str | None, str | None]:
-    """Version and flavour of the module in the kernel."""
+    """Version and flavour of the module in the kernel; None where its two files tell of different versions."""
     line = evidence.read("/proc/driver/nvidia/version")
     sysfs = evidence.read("/sys/module/nvidia/version")
     for reading in (line, sysfs):
         errors.unanswered(reading, absent_is_fine=not loaded)
-    first = line.text.partition("\n")[0]
+    first = line.text.partition("\n")[0] if line.ok else ""
     match = versions.DRIVER_VERSION.search(first)
-    version = sysfs.text.strip() or (match.group(1) if match else None)
+    version = sysfs.text.strip() if sysfs.ok else ""
+    version = version or (match.group(1) if match else None)
     if version and versions.DRIVER_VERSION.fullmatch(version) is None:
         errors.add("/sys/module/nvidia/version", "holds no driver version: %r" % version[:40])
         version = match.group(1) if match else None
+    if version and match and match.group(1) != version:
+        errors.add(sysfs.path, "holds %s where %s holds %s" % (version, line.path, match.group(1)))
+        version = None
     if not first.startswith("NVRM version:"):
         return version, None
     return version, "open" if "Open Kernel Module" in first else "proprietary"

@@ -155,7 +155,9 @@ def _name_answer(state: dict[str, Any], first: Outcome, found: _Found, errors: E
     """Whether nvidia-smi answered at all, and with which words it did not."""
     state["message"] = _message(first)
     if found.devices is not None:
-        state["answered"] = True
+        # One that ended before its log did may have died, or hang: what it printed is no answer.
+        cut = found.log is not None and (found.cut or not found.log.closed)
+        state["answered"] = None if cut and not first.rc else True
         if first.status == NOT_CAPTURED:
             state["installed"] = True
         if not found.devices:

@@ -114,7 +114,7 @@ def degradations(answer: Answer) -> dict[str, Answer]:
         found["code 500"] = replace(answer, code=500, data=b"")
     if any(fnmatch.fnmatchcase(shown(key_of(answer)), pattern) for pattern in SHOWS_ITS_END):
         if isinstance(answer, Outcome) and answer.ok and answer.stdout.strip():
-            found["half"] = replace(answer, stdout=_first_half(answer.stdout))
+            found["half"] = replace(answer, stdout=_first_half(_without_legend(answer)))
         elif isinstance(answer, (Reading, Fetched)) and answer.data and answer.data.strip():
             found["half"] = replace(answer, data=_first_half(answer.data))
     return {name: changed for name, changed in found.items() if changed != answer}
@@ -136,6 +136,12 @@ def _first_third(data: bytes) -> bytes:
 def _first_half(data: bytes) -> bytes:
     lines = data.splitlines(keepends=True)
     return b"".join(lines[: len(lines) // 2]) if len(lines) > 1 else data[: len(data) // 2]
+
+
+def _without_legend(answer: Outcome) -> bytes:
+    """What tells of the host: the legend below a matrix of nvidia-smi is the same everywhere, and half of a matrix with
+    it would be all rows."""
+    return answer.stdout.partition(b"\nLegend:")[0] if "topo" in answer.argv else answer.stdout
 
 
 class Traced(Evidence):

@@ -230,7 +230,7 @@ from gpu_host.evidence import bundle
 bundle.SIZE_LIMIT_BYTES, bundle.LINE_LIMIT_BYTES = 64 << 20, 32 << 20
 for path in sys.argv[2:]:
     try:
-        bundle.load(path)
+        bundle.load_bundle(path)
         print("taken")
     except bundle.BundleError as error:
         print(error)

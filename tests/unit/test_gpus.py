@@ -11,7 +11,16 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import pytest
 from ansible.module_utils.gpu_host import gpus
 from ansible.module_utils.gpu_host.evidence.errors import Errors
-from ansible.module_utils.gpu_host.evidence.interface import ABSENT, HUNG, OK, TIMEOUT, Outcome
+from ansible.module_utils.gpu_host.evidence.interface import (
+    ABSENT,
+    HUNG,
+    OK,
+    TIMEOUT,
+    Entry,
+    Listing,
+    Outcome,
+    Reading,
+)
 from ansible.module_utils.gpu_host.smi.gpu_findings import LISTS
 from smi_host import block, evidence, gathered, xml
 
@@ -250,8 +259,16 @@ def test_a_hang_is_a_finding_and_nothing_more_is_run(status: str) -> None:
             OneHang.ran += argv != INDEX
             return Outcome(argv, status, reason="no answer within 30 s")
 
+        def list(self, path: str) -> Listing:
+            return Listing(path, OK, {"4711": Entry("dir"), "self": Entry("link")})
+
+        def read(self, path: str, limit: int = 0) -> Reading:
+            files = {"stat": b"4711 (nvidia-smi) D 1 4711", "wchan": b"os_acquire_rwlock_write"}
+            return Reading(path, OK, files[path.rpartition("/")[2]])
+
     facts = gpus.gather(OneHang(), Errors("gpus"))  # type: ignore[arg-type]
     assert facts["hung"] is True and facts["answered"] is False and facts["count"] is None
+    assert facts["stuck"] == ["nvidia-smi (4711) waits in os_acquire_rwlock_write"]
     assert OneHang.ran == 1
 
 

@@ -115,11 +115,20 @@ def test_an_io_bar_without_an_address_is_no_fault() -> None:
     assert [bar["kind"] for bar in facts["gpus"][B]["bars"]] == ["memory", "memory", "memory", "io"]
 
 
-@pytest.mark.parametrize(("driver", "expected"), [("nvidia", []), ("vfio-pci", None), (None, None)])
-def test_unreadable_bars_are_unknown_unless_the_driver_vouches_for_them(driver: str | None, expected: Any) -> None:
+@pytest.mark.parametrize("driver", ["nvidia", "vfio-pci", None])
+def test_unreadable_bars_are_unknown(driver: str | None) -> None:
     facts, errors = gathered(two_direct(resource="junk\n", driver=driver))
-    assert facts["unassigned_bars"] == expected
+    assert facts["unassigned_bars"] is None
     assert "is not a list of resources" in {entry["problem"] for entry in errors}
+
+
+@pytest.mark.parametrize(("driver", "expected"), [("nvidia", []), ("vfio-pci", None), (None, None)])
+def test_where_the_kernel_shows_no_bars_the_driver_vouches_for_them(driver: str | None, expected: Any) -> None:
+    tree = two_direct(driver=driver)
+    path = next(name for _call, name in tree.records if name.endswith(B + "/resource"))
+    tree.records["read", path] = {"read": path, "status": "absent"}
+    facts, _errors = gathered(tree)
+    assert facts["unassigned_bars"] == expected
 
 
 def test_virtual_functions_and_the_rom_are_no_bars() -> None:

@@ -88,7 +88,7 @@ def find_architecture(device_id: int) -> Architecture | None:
 def minimum_driver(device_id: int) -> str | None:
     """The first driver release that lists this GPU."""
     found = find_architecture(device_id)
-    return FIRST_DRIVERS.get(device_id) or (found.driver if found else None)
+    return FIRST_DRIVERS.get("%04x" % device_id) or (found.driver if found else None)
 
 
 def cuda_of_driver(driver: str | None) -> str | None:

@@ -101,7 +101,7 @@ _PRODUCTS: dict[str, str | tuple[str, str]] = {
     "22a3": "NVSwitch (H100)",
 }
 NVIDIA_DEVICES = {device: row if isinstance(row, str) else row[0] for device, row in _PRODUCTS.items()}
-FIRST_DRIVERS = {int(device, 16): row[1] for device, row in _PRODUCTS.items() if not isinstance(row, str)}
+FIRST_DRIVERS = {device: row[1] for device, row in _PRODUCTS.items() if not isinstance(row, str)}
 # The host bridge at 00:00.0 of a virtual machine -> chipset; QEMU's hw/pci-host/.
 HOST_BRIDGE_CHIPSETS = {
     "8086:1237": "i440fx",  # 82441FX
