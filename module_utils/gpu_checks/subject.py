@@ -83,7 +83,8 @@ def choose_checks_of_pieces(checks: Iterable[Check], host: Facts) -> list[Check]
 
 
 def _count_gpus(guest: Facts | None, host: Facts) -> None:
-    """Without the bus of the Proxmox host nothing says which of its devices are GPUs; a guest that shows as many GPUs as
+    """Without the bus of the Proxmox host nothing says which of its devices are GPUs; a guest that shows as many GPUs
+    as
     it is given devices does."""
     devices = ((guest or {}).get("next_start") or {}).get("hostpci") or []
     shown = (host.get("joined") or {}).get("gpu_count") or (host.get("p2p") or {}).get("gpu_count")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -114,8 +115,10 @@ def gather(evidence: Evidence, subset: Sequence[str] = ("all",)) -> dict[str, An
 
 def _measured(facts: dict[str, Any], errors: Errors) -> None:
     """By pair of GPUs, once it is known which GPU is which."""
+    facts["measurements"] = copy.deepcopy(facts["measurements"])  # the reader's answer is not ours to change
     outputs = measurements.take_outputs(facts["measurements"])
     measured_pairs.complete_pairs(facts["measurements"], outputs, facts)
+    measurements.forget_unread(facts["measurements"])
     for tool, problem in measured_pairs.list_undecided(facts["measurements"]):
         errors.add(tool, problem)
 

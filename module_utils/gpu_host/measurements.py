@@ -14,8 +14,8 @@ from .measured.output import Output
 
 # Computed once the other subjects are known (measured/pairs.py).
 COMPUTED = (
-    "pairs", "refused_pairs", "waived_peer_tests", "staged_pairs", "slower_with_peer_access", "slow_pairs", "all_usable", "all_fast",
-    "lowest_bandwidth_gb_s", "disagreements", "data_checked", "devices",
+    "pairs", "refused_pairs", "waived_peer_tests", "staged_pairs", "slower_with_peer_access", "slow_pairs",
+    "all_usable", "all_fast", "lowest_bandwidth_gb_s", "disagreements", "data_checked", "devices",
 )  # fmt: skip
 
 
@@ -27,6 +27,7 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
     latency | access_latency (of pairs, `pairs` by "SOURCE->TARGET") or from_host | to_host | collective | network (one
     `value`). ``wrong``: sentences of wrong data, ``failed``: of other faults (None where an output
     is cut off and shows none), ``waived``: tests that did not run.
+    ``unread``: outputs that could not be read; with one, what no other output shows to be wrong is unknown (None).
     ``server``: results of a server's own benchmark [{engine, output_tokens_per_s, …}]. And those of measured/pairs.py:
     ``pairs``, ``refused_pairs``, …
     """
@@ -38,12 +39,14 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
         "waived": [],
         "server": [],
         "outputs": [],
+        "unread": [],
     }
     for path in sorted(path for path in evidence.paths() if path.startswith(tools.DIRECTORY + "/")):
         name, _slash, source = path[len(tools.DIRECTORY) + 1 :].partition("/")
         reading = evidence.read(path)
         if not reading.ok or name not in tools.READERS:
             errors.unanswered(reading)
+            found["unread"].append(source or name)
             continue
         output = tools.READERS[name](reading.text)
         found["tools"].append({"tool": name, "source": source, "complete": output.complete and not reading.truncated})
@@ -74,3 +77,12 @@ def take_outputs(facts: dict[str, Any]) -> list[tuple[str, Output]]:
     """(tool, what it said), taken out of the facts: they are no facts yet, as devices have only the tool's numbers."""
     outputs = facts.pop("outputs", [])
     return list(zip([str(tool["tool"]) for tool in facts["tools"]], outputs))
+
+
+def forget_unread(facts: dict[str, Any]) -> None:
+    """Where an output could not be read, nothing is concluded from what the others do not show."""
+    if not facts["unread"]:
+        return
+    for key, value in facts.items():
+        if key != "unread" and (value in ([], {}, True) or (value is False and key == "data_checked")):
+            facts[key] = None

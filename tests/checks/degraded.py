@@ -159,7 +159,7 @@ class Traced(Evidence):
         return self._kept(("list", path), self.source.list(path))
 
     def paths(self) -> Sequence[str]:
-        return self.source.paths()
+        return self._kept(("paths",), self.source.paths())
 
     def run(self, argv: Sequence[str], timeout: float = 30.0) -> Outcome:
         return self._kept(("run", tuple(argv)), self.source.run(argv))
@@ -218,13 +218,14 @@ class Memory:
         """The readers that were given the answer of `key`."""
         found = self.parent.readers_of(key) if self.parent else []
         for name, runs in self.known.items():
-            if any(_key(asked) == key for trace, _result in runs for asked in trace):
+            if any(_key(asked) == key for trace, _result in runs for asked in trace if len(asked) > 1):
                 found.append(name.split(" ")[0])
         return sorted(set(found))
 
     def asked(self) -> set[Key]:
         """Every record that a reader was given here."""
-        found = {_key(asked) for runs in self.known.values() for trace, _result in runs for asked in trace}
+        traces = [trace for runs in self.known.values() for trace, _result in runs]
+        found = {_key(asked) for trace in traces for asked in trace if len(asked) > 1}  # `paths` names no record
         return found | (self.parent.asked() if self.parent else set())
 
 

@@ -80,7 +80,8 @@ def bug_report(evidence: BundleEvidence, *, old: bool = False, more: str = "", e
     parts = [
         section(
             "Start of NVIDIA bug report log file.  Please include this file, along",
-            "with a detailed description of your problem, when reporting a graphics\n\nnvidia-bug-report.sh Version: 31831145\n\n"
+            "with a detailed description of your problem, when reporting a graphics\n\nnvidia-bug-report.sh Version: "
+            "31831145\n\n"
             "Date: Thu Apr  9 10:53:20 PM UTC 2026\nuname: Linux gpu1 %s #1 SMP x86_64 GNU/Linux\ncommand line flags: "
             % evidence.read("/proc/sys/kernel/osrelease").text.strip(),
         ),
@@ -91,7 +92,8 @@ def bug_report(evidence: BundleEvidence, *, old: bool = False, more: str = "", e
         section(
             "/usr/sbin/dmidecode\n",
             "# dmidecode 3.3\nHandle 0x0000, DMI type 0, 24 bytes\nBIOS Information\n\tVendor: %s\n\tVersion: %s\n\n"
-            "Handle 0x0100, DMI type 1, 27 bytes\nSystem Information\n\tManufacturer: %s\n\tProduct Name: %s\n\tVersion: %s\n"
+            "Handle 0x0100, DMI type 1, 27 bytes\nSystem Information\n\tManufacturer: %s\n\tProduct Name: "
+            "%s\n\tVersion: %s\n"
             % (dmi["bios_vendor"], dmi["bios_version"], dmi["sys_vendor"], dmi["product_name"], dmi["product_version"]),
         ),
         section(

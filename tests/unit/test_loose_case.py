@@ -1,4 +1,5 @@
-"""What people hand in is taken apart and recognised: bug reports, archives, folders, pasted text; bounded, and never a traceback."""
+"""What people hand in is taken apart and recognised: bug reports, archives, folders, pasted text; bounded, and never a
+traceback."""
 
 from __future__ import annotations
 
@@ -24,7 +25,10 @@ from ansible.module_utils.gpu_host.loose import case, command_lines, of_pci, sou
 ROOT = Path(__file__).resolve().parents[2]
 HOSTS = ROOT / "tests" / "fixtures" / "hosts"
 LOOSE = ROOT / "tests" / "fixtures" / "loose"
-XID = "[  812.000001] NVRM: Xid (PCI:0000:00:10): 119, pid=1, name=x, Timeout after 6s of waiting for RPC response from GPU0 GSP!\n"
+XID = (
+    "[  812.000001] NVRM: Xid (PCI:0000:00:10): 119, pid=1, name=x, Timeout after 6s of waiting for RPC response "
+    "from GPU0 GSP!\n"
+)
 
 
 def recorded(name: str) -> bundle.BundleEvidence:
@@ -369,8 +373,14 @@ def test_of_two_outputs_of_one_kind_it_is_said_which_counts(tmp_path: Path) -> N
 
 
 def test_listings_of_lspci_become_one() -> None:
-    short = b"00:00.0 Host bridge [0600]: Intel Corporation Device [8086:29c0]\n01:00.0 3D controller [0302]: NVIDIA Corporation Device [10de:2330]\n"
-    long = b"01:00.0 3D controller: NVIDIA Corporation Device 2330 (rev a1)\n\tControl: I/O+ Mem+\n\tLnkSta:\tSpeed 32GT/s, Width x8\n"
+    short = (
+        b"00:00.0 Host bridge [0600]: Intel Corporation Device [8086:29c0]\n01:00.0 3D controller [0302]: NVIDIA "
+        b"Corporation Device [10de:2330]\n"
+    )
+    long = (
+        b"01:00.0 3D controller: NVIDIA Corporation Device 2330 (rev a1)\n\tControl: I/O+ Mem+\n\tLnkSta:\tSpeed "
+        b"32GT/s, Width x8\n"
+    )
     merged = of_pci.merge_listings([short, long]).decode()
     assert "[10de:2330]" in merged and "Width x8" in merged and merged.count("01:00.0") == 1 and "00:00.0" in merged
 
@@ -378,7 +388,10 @@ def test_listings_of_lspci_become_one() -> None:
 def test_a_missing_program_and_a_failing_driver(tmp_path: Path) -> None:
     facts = gather(loaded(tmp_path, "$ nvidia-smi\nbash: nvidia-smi: command not found\n"))["gpus"]
     assert facts["installed"] is False
-    said = "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. Make sure that the latest one runs.\n"
+    said = (
+        "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. Make sure that the latest "
+        "one runs.\n"
+    )
     facts = gather(loaded(tmp_path, said, "b"))["gpus"]
     assert (facts["answered"], facts["exit_code"]) == (False, 9)
 
@@ -394,7 +407,8 @@ def test_a_part_of_a_directory_is_not_the_directory(tmp_path: Path) -> None:
 def test_secrets_in_pieces_are_masked(tmp_path: Path) -> None:
     evidence = loaded(
         tmp_path,
-        "[2026-01-01 00:00:00] server_args=ServerArgs(api_key='hunter2hunter2')\nUvicorn running on http://x --api-key hunter2hunter2\n",
+        "[2026-01-01 00:00:00] server_args=ServerArgs(api_key='hunter2hunter2')\nUvicorn running on http://x "
+        "--api-key hunter2hunter2\n",
     )
     assert "hunter2" not in evidence.read("/loose/server.log").text
 
@@ -413,6 +427,9 @@ def test_a_capture_of_pieces_stays_pieces(tmp_path: Path) -> None:
 
 
 def test_the_journal_of_another_boot_is_left_out(tmp_path: Path) -> None:
-    text = "root@h:~# journalctl -k -b -1\nApr 08 10:00:00 h kernel: NVRM: Xid (PCI:0000:01:00): 79, pid=1, GPU has fallen off the bus.\n"
+    text = (
+        "root@h:~# journalctl -k -b -1\nApr 08 10:00:00 h kernel: NVRM: Xid (PCI:0000:01:00): 79, pid=1, GPU has "
+        "fallen off the bus.\n"
+    )
     facts = kernel_log.gather(loaded(tmp_path, text), Errors("kernel_log"))
     assert facts["findings"] is None

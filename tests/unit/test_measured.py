@@ -60,7 +60,7 @@ SUM host_to_device_memcpy_ce 68.01
 """
 NCCL = """# nccl-tests version 2.17.6
 # Collective test starting: all_reduce_perf
-# nThread 1 nGpus 2 minBytes 8 maxBytes 268435456 step: 2(factor) warmup iters: 1 iters: 20 agg iters: 1 validation: 1 graph: 0
+# nThread 1 nGpus 2 minBytes 8 maxBytes 268435456 step: 2(factor) warmup iters: 1 iters: 20 validation: 1 graph: 0
 #
 # Using devices
 #  Rank  0 Group  0 Pid  1 on host device  0 [0000:b4:00] NVIDIA H200
@@ -87,7 +87,8 @@ def figures(output: Any, kind: str) -> list[Any]:
         (NVBANDWIDTH.partition("Running")[1] + NVBANDWIDTH.partition("Running")[2], "nvbandwidth"),
         (NCCL, "nccl-tests"),
         (
-            "       12288          3072     float     sum      -1    17.74    0.69    0.69       0    18.08    0.68    0.68       0\n",
+            "       12288          3072     float     sum      -1    17.74    0.69    0.69       0    18.08    0.68   "
+            " 0.68       0\n",
             "nccl-tests",
         ),
         (" #bytes     #iterations    BW peak[Gb/sec]    BW average[Gb/sec]   MsgRate[Mpps]\n", "perftest"),
@@ -172,7 +173,10 @@ def test_nccl_tests_are_judged_by_the_largest_size() -> None:
     assert nccl_tests.read_output(NCCL.replace(": 0 OK", ": 3 FAILED")).wrong
     unchecked = nccl_tests.read_output(re.sub(r"  0( {3}|\n)", r"N/A\1", NCCL))
     assert unchecked.figures and not unchecked.checks_data
-    old = "           8             2   float     sum    35.20    0.10    0.20    0e+00    34.05    0.10    0.21    0e+00\n"
+    old = (
+        "           8             2   float     sum    35.20    0.10    0.20    0e+00    34.05    0.10    0.21    "
+        "0e+00\n"
+    )
     assert nccl_tests.read_output(old).figures[0].value == 0.21
 
 
@@ -222,7 +226,10 @@ def test_dcgm_diagnostics(key: str) -> None:
 
 def test_benchmarks_of_servers() -> None:
     text = "============ Serving Benchmark Result ============\nBackend:   sglang\n"
-    text += "Successful requests:   200\nFailed requests:  2\nOutput token throughput (tok/s):   96.40\nMedian TTFT (ms):  120.5\n"
+    text += (
+        "Successful requests:   200\nFailed requests:  2\n"
+        "Output token throughput (tok/s):   96.40\nMedian TTFT (ms):  120.5\n"
+    )
     output = other_tools.read_server_benchmark(text)
     assert output.server == [
         {

@@ -1,1 +1,4 @@
-"""Evidence as people have it: bug reports, folders and archives of outputs, pasted text. Only the controller reads it."""
+"""Evidence as people have it: bug reports, folders and archives of outputs, pasted text.
+
+Only the controller reads it.
+"""

@@ -109,7 +109,8 @@ def _refused(path: str, case: _Case) -> bundles.BundleEvidence:
     data = case.data[0] if case.data else b""
     if data.strip() and not data.lstrip().startswith(b"{"):
         raise bundles.BundleError(
-            "%s: not a bundle: neither gzip nor JSON, and no output or file of a host that is known here. capture.yml writes a bundle; "
+            "%s: not a bundle: neither gzip nor JSON, and no output or file of a host that is known here. capture.yml "
+            "writes a bundle; "
             "name that file in gpu_host_bundle. README.md lists what else can be read." % path
         )
     return bundles.parse_bundle(data, path)

@@ -1,4 +1,4 @@
-"""Command lines as people paste them: with a prompt, with sudo, with a path, with a pipe behind them; and file names."""
+"""Command lines as people paste them: with a prompt, sudo, a path, a pipe behind them; and file names."""
 
 from __future__ import annotations
 
@@ -9,12 +9,16 @@ import shlex
 # Programs whose output says something of a host. A bare word that is none of these is prose.
 PROGRAMS = frozenset(
     (  # noqa: SIM905  a hundred words, one a line, would hide the code below
-        "nvidia-smi lspci dmesg journalctl cat head tail grep egrep zgrep zcat ls find uname lsmod lscpu modinfo dkms qm pct "
-        "pveversion pvesh pveperf dmidecode systemd-detect-virt systemctl hostname mokutil df free numactl ulimit curl wget "
+        "nvidia-smi lspci dmesg journalctl cat head tail grep egrep zgrep zcat ls find uname lsmod lscpu modinfo dkms "
+        "qm pct "
+        "pveversion pvesh pveperf dmidecode systemd-detect-virt systemctl hostname mokutil df free numactl ulimit "
+        "curl wget "
         "nvbandwidth p2pBandwidthLatencyTest bandwidthTest simpleP2P all_reduce_perf sendrecv_perf alltoall_perf "
         "all_gather_perf reduce_scatter_perf broadcast_perf ib_write_bw ib_read_bw ib_send_bw ibstat dcgmi sb "
-        "nvidia-bug-report.sh update-grub proxmox-boot-tool docker podman kubectl python python3 sglang vllm ps top nvtop "
-        "rocm-smi xpu-smi lsb_release date nvcc sysctl dpkg apt rpm dnf lsusb lsblk mount swapon ip ifconfig env printenv "
+        "nvidia-bug-report.sh update-grub proxmox-boot-tool docker podman kubectl python python3 sglang vllm ps top "
+        "nvtop "
+        "rocm-smi xpu-smi lsb_release date nvcc sysctl dpkg apt rpm dnf lsusb lsblk mount swapon ip ifconfig env "
+        "printenv "
         "echo for cd export sudo nvidia-debugdump"
     ).split()
 )
@@ -40,7 +44,8 @@ _BARE_WITH_ARGUMENT = frozenset(
 ROOTS = ("/etc/", "/proc/", "/sys/", "/var/", "/run/", "/boot/", "/lib/", "/usr/", "/dev/")
 
 _PROMPT = re.compile(
-    r"^\s{0,8}(?:\([\w.-]{1,40}\)\s{0,3})?\[?[\w.-]{1,64}@(?P<machine>[\w.-]{1,64})(?:(?::| )[^\]#$%>\n]{0,120})?\]?\s{0,2}[#$%>]"
+    r"^\s{0,8}(?:\([\w.-]{1,40}\)\s{0,3})?\[?[\w.-]{1,64}@(?P<machine>[\w.-]{1,64})(?:(?::| "
+    r")[^\]#$%>\n]{0,120})?\]?\s{0,2}[#$%>]"
     r"(?:\s{1,4}(?P<command>\S.*)|\s{0,8})$"
 )
 # How pvereport heads its parts: "==== info about hardware ====".

@@ -21,7 +21,7 @@ _KEPT_OF_PCI = ("source", "host_bridge")
 
 
 def narrow_facts(facts: dict[str, Any], loose: dict[str, Any], errors: list[dict[str, Any]]) -> None:
-    """Take back what the readers concluded from the silence of an excerpt. `loose`: of the manifest, {} of a capture."""
+    """Take back what readers concluded from the silence of an excerpt. `loose`: of the manifest, {} of a capture."""
     partial = loose.get("partial") or ()
     log, pci = facts.get("kernel_log"), facts.get("pci")
     if log and log.get("findings") is not None and "kernel_log" in partial:

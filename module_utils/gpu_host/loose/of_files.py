@@ -12,7 +12,8 @@ from .piece import Piece, Recognised, Record, read_record, run_record
 _MODPROBE = re.compile(r"^\s*(?:options|blacklist|softdep|install|alias|remove|weakdep)\s+\S")
 _CMDLINE = re.compile(r"(?:^|\s)(?:BOOT_IMAGE=|initrd=\\|root=\S)")
 _PARAMETER = re.compile(
-    r"(?:(?:amd_|intel_)?iommu(?:\.passthrough)?=\S+|quiet|splash|nokaslr|pcie_acs_override=\S+|pci=\S+|ro|rw|mitigations=\S+|[\w.]+=\S*)"
+    r"(?:(?:amd_|intel_)?iommu(?:\.passthrough)?=\S+|quiet|splash|nokaslr|pcie_acs_override=\S+"
+    r"|pci=\S+|ro|rw|mitigations=\S+|[\w.]+=\S*)"
 )
 _GONE = re.compile(
     r"^\S{0,20}: (?:cannot (?:open|access) )?'?(?P<path>/[^':\n]{1,200})'?:? .{0,20}?"
@@ -108,7 +109,7 @@ def _by_command(piece: Piece, text: str) -> Recognised | None:
 
 
 def _virtualization(said: str, words: list[str]) -> tuple[Record, ...]:
-    """Without options a container is named before the machine below it: the name of a machine says that there is none."""
+    """Without options a container is named before the machine below it: a machine named says that there is none."""
     machine, container = said, said
     if "--vm" not in words and "--container" not in words:
         machine, container = (said, "none") if said in _VIRTUAL else ("", said)

@@ -12,13 +12,15 @@ _SAMPLE = 2000  # lines at either end of a long log that say what it is
 WHOLE_LINES = 250  # the shortest boot that is known here prints more
 _STAMPED = re.compile(
     r"^\s{0,8}(?:<\d{1,3}>)?(?:[a-z]{2,8} {0,4}:[a-z]{2,6} {0,4}: )?"
-    r"(?:\[\s{0,8}\d{1,10}\.\d{4,9}\]|\[[A-Z][a-z]{2} [A-Z][a-z]{2} {1,2}\d{1,2} [\d:]{8} \d{4}\]|\[[A-Z][a-z]{2} ?\d{1,2} \d\d:\d\d\]"
+    r"(?:\[\s{0,8}\d{1,10}\.\d{4,9}\]|\[[A-Z][a-z]{2} [A-Z][a-z]{2} {1,2}\d{1,2} [\d:]{8} \d{4}\]|\[[A-Z][a-z]{2} "
+    r"?\d{1,2} \d\d:\d\d\]"
     r"|\[ {0,8}\+ {0,8}\d{1,8}\.\d{4,9}\]|\d{1,4},\d{1,12},\d{1,18},[^;\n]{0,80};"
     r"|(?:[A-Z][a-z]{2} {1,2}\d{1,2} [\d:]{8}|\d{4}-\d\d-\d\dT[\d:.,+Z-]{8,24}|\d{9,11}\.\d{6}) \S{1,255} kernel:)",
     re.M,
 )
 _OF_THE_KERNEL = re.compile(
-    r"^\s{0,8}(?:.{0,60}?)(?:NVRM: |nvidia-(?:uvm|nvlink|modeset|nvswitch\d*|peermem)[: ]|AMD-Vi: |DMAR: |iommu: Default domain|"
+    r"^\s{0,8}(?:.{0,60}?)(?:NVRM: |nvidia-(?:uvm|nvlink|modeset|nvswitch\d*|peermem)[: ]|AMD-Vi: |DMAR: |iommu: "
+    r"Default domain|"
     r"pci(?:eport)? [0-9a-f]{4}:[0-9a-f]{2}:|vfio-pci [0-9a-f]{4}:|Out of memory: Killed|nvidia [0-9a-f]{4}:)",
     re.M,
 )

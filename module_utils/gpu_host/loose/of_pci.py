@@ -11,8 +11,8 @@ from .piece import Piece, Recognised, run_record
 LISTING = tuple(lspci.LISTINGS[0])
 TREE = tuple(lspci.TREES[0])
 _DEVICE = re.compile(
-    r"^\s{0,12}(?P<address>%s) (?P<rest>(?:[A-Z\d][\w /.-]{2,60}(?: \[[0-9a-f]{4}\])?: |[0-9a-f]{4}: [0-9a-f]{4}:[0-9a-f]{4}).*)$"
-    % lspci.ADDRESS,
+    r"^\s{0,12}(?P<address>%s) (?P<rest>(?:[A-Z\d][\w /.-]{2,60}(?: \[[0-9a-f]{4}\])?: |[0-9a-f]{4}: "
+    r"[0-9a-f]{4}:[0-9a-f]{4}).*)$" % lspci.ADDRESS,
     re.M,
 )
 _LOOSE_LINES = re.compile(r"^\s+(?:LnkSta|LnkCap|ACSCtl|ACSCap|Kernel driver in use|Region \d):", re.M)

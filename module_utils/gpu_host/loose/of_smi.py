@@ -32,7 +32,8 @@ _FAILURES = (
     ("Failed to initialize NVML", None),
 )
 _NAMED_CAPABILITY = re.compile(
-    r"p2p[-_ .]{0,3}(?:status)?[-_ .=]{0,3}(?:(?P<letter>[rwnap])(?![a-z])|(?P<word>read|write|nvlink|atomic|pcie|prop))",
+    r"p2p[-_ .]{0,3}(?:status)?[-_ "
+    r".=]{0,3}(?:(?P<letter>[rwnap])(?![a-z])|(?P<word>read|write|nvlink|atomic|pcie|prop))",
     re.I,
 )
 
@@ -78,7 +79,8 @@ def _failure(piece: Piece, text: str) -> Recognised | None:
             record = {**run_record(XML, piece.data), "rc": code}
             return Recognised("nvidia-smi, which failed", (record,), "gpus")
     if re.search(
-        r"^(?:\S{1,20}: )?(?:line \d+: )?(?:nvidia-smi: command not found|Command 'nvidia-smi' not found|nvidia-smi: not found)",
+        r"^(?:\S{1,20}: )?(?:line \d+: )?(?:nvidia-smi: command not found|Command 'nvidia-smi' not found|nvidia-smi: "
+        r"not found)",
         said,
         re.M,
     ):

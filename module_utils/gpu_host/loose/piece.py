@@ -13,8 +13,8 @@ class Piece:
     """One file, or one part of a file.
 
     `name` is for people. `command` is the command line that stands with it, "" where none does; `path` the file of the
-    host that it is said to be. `cut`: its end, or its beginning, is missing. `machine`: the name in the prompt, where one
-    text shows several machines.
+    host that it is said to be. `cut`: its end, or its beginning, is missing. `machine`: the name in the prompt, where
+    one text shows several machines.
     """
 
     name: str
@@ -33,8 +33,8 @@ class Piece:
 class Recognised:
     """`what` a piece is, in words; the `records` that it gives; `subject` names what a part of it is not the whole of.
 
-    `partial`: it is an excerpt, so that what it does not show may be there all the same. `rank`: of two pieces that give
-    the same record the higher one counts. `side`: ``hypervisor`` where it is of a Proxmox host.
+    `partial`: it is an excerpt, so that what it does not show may be there all the same. `rank`: of two pieces that
+    give the same record the higher one counts. `side`: ``hypervisor`` where it is of a Proxmox host.
     """
 
     what: str

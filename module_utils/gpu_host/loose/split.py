@@ -1,4 +1,5 @@
-"""Takes a file apart: the sections of a bug report, the commands of a pasted session, what stands in it one after another."""
+"""Takes a file apart: the sections of a bug report, the commands of a pasted session, what stands in it one after
+another."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ _SECTION_FILE = re.compile(
 _LOG_HEADING = re.compile(r"^ {0,4}(?P<what>(?:/var/log/\S{1,80}|journalctl -b \S{1,4}|[\w./-]{1,60}):)\s*$", re.M)
 _KERNEL_STAMP = re.compile(r"^\s{0,8}(?:<\d{1,3}>)?\[\s{0,8}\d{1,9}\.\d{6}\](?:\[[ TC\d]{1,12}\])? ")
 _LSPCI = re.compile(
-    r"^(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7] (?:[A-Z\d][\w /-]{2,60}(?: \[[0-9a-f]{4}\])?: |[0-9a-f]{4}: [0-9a-f]{4}:)"
+    r"^(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7] (?:[A-Z\d][\w /-]{2,60}(?: \[[0-9a-f]{4}\])?: |[0-9a-f]{4}: "
+    r"[0-9a-f]{4}:)"
 )
 # How outputs begin that people paste one after another, without a prompt between them.
 _BEGINS = (
@@ -70,8 +72,10 @@ def _one_document(text: str) -> bool:
 
 
 _HOST_PATH = re.compile(
-    r"(?:^|/)(?P<path>(?:etc/(?:modprobe\.d|default|kernel|pve|modules-load\.d|modules|apt|ld\.so\.conf\.d|systemd|os-release|nccl\.conf)"
-    r"|usr/lib/modprobe\.d|lib/modprobe\.d|run/modprobe\.d|usr/lib/os-release|proc/(?:cmdline|cpuinfo|meminfo|modules|devices|version|mounts|uptime|stat|driver|sys|1|self|\d+)"
+    r"(?:^|/)(?P<path>(?:etc/(?:modprobe\.d|default|kernel|pve|modules-load\.d|modules|apt|ld\.so\.conf\.d"
+    r"|systemd|os-release|nccl\.conf)"
+    r"|usr/lib/modprobe\.d|lib/modprobe\.d|run/modprobe\.d|usr/lib/os-release|proc/(?:cmdline|cpuinfo"
+    r"|meminfo|modules|devices|version|mounts|uptime|stat|driver|sys|1|self|\d+)"
     r"|sys/(?:bus/pci|module|class|kernel|firmware|devices)|run/reboot-required|boot/)(?:/.*)?)$"
 )
 
@@ -83,7 +87,7 @@ def find_host_path(name: str) -> str:
 
 
 def _bug_report(file: File, text: str) -> list[Piece]:
-    """The sections of nvidia-bug-report.sh: a line of underscores, then `*** PATH` (older: `PATH`) or the command line."""
+    """The sections of nvidia-bug-report.sh: a line of underscores, then `*** PATH` (or `PATH`) or the command line."""
     found = []
     for section in _SEPARATOR.split(text):
         body = section.strip("\n")

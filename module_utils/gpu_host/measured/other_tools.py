@@ -19,7 +19,8 @@ _NV_PAIR = re.compile(
     r"(?:bandwidth_|bw_)?gpu(\d{1,3})_gpu(\d{1,3})(?:_bw)?" + _FIGURE
 )
 _COLLECTIVE = re.compile(
-    r"(?:nccl-bw|rccl-bw)[\w:-]*/(?:operation:)?(?P<op>[a-z_]+?)_(?P<size>\d{1,14})_busbw(?::\d+)?\"?\s*[:,= ]\s*([\d.]+)"
+    r"(?:nccl-bw|rccl-bw)[\w:-]*/(?:operation:)?(?P<op>[a-z_]+?)_(?P<size>\d{1,14})_busbw(?::\d+)?\"?\s*[:,= "
+    r"]\s*([\d.]+)"
 )
 _SERVER_LINES = {
     "output_tokens_per_s": r"^Output token throughput \(tok/s\):\s+([\d.]+)",
@@ -47,7 +48,8 @@ def read_perftest(text: str) -> Output:
     """Bandwidth between a network card and memory; a figure only where that memory is a GPU's."""
     found = Output("perftest")
     gpu = re.search(
-        r"--use_cuda(?:_dmabuf)?[= ](\d{1,3})|Using GPU[^\n]{0,40}?(\d{1,3})|Picking (?:device|GPU)[^\n]{0,20}?(\d{1,3})|creating CUDA Ctx",
+        r"--use_cuda(?:_dmabuf)?[= ](\d{1,3})|Using GPU[^\n]{0,40}?(\d{1,3})|Picking "
+        r"(?:device|GPU)[^\n]{0,20}?(\d{1,3})|creating CUDA Ctx",
         text,
     )
     rows = _PERFTEST_ROW.findall(text)

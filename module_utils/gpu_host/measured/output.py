@@ -1,4 +1,4 @@
-"""The one shape in which every tool's output is read: figures with their method, and what the tool itself found wrong."""
+"""The one shape of every tool's output: figures with their method, and what the tool itself found wrong."""
 
 from __future__ import annotations
 
@@ -36,8 +36,9 @@ class Figures:
 class Output:
     """All of one output. `devices`: the tool's number -> {name, address}, each None where it does not say.
 
-    `can_access`: pair -> whether CUDA offers peer access. `waived`: tests that the tool did not run, as it had no peers.
-    `wrong`: sentences about wrong data; `failed`: about other faults. `server`: results of a benchmark of a server.
+    `can_access`: pair -> whether CUDA offers peer access. `waived`: tests that the tool did not run, as it had no
+    peers. `wrong`: sentences about wrong data; `failed`: about other faults. `server`: results of a benchmark of a
+    server.
     """
 
     tool: str

@@ -7,7 +7,8 @@ import re
 from .output import BANDWIDTH, BOTH_WAYS, LATENCY, Figures, Output, format_address, parse_count, parse_figure
 
 _DEVICE = re.compile(
-    r"^Device: (\d{1,3}), (.{1,100}?), pciBusID: ([0-9a-f]{1,2}), pciDeviceID: ([0-9a-f]{1,2}), pciDomainID: ?([0-9a-f]{1,8})",
+    r"^Device: (\d{1,3}), (.{1,100}?), pciBusID: ([0-9a-f]{1,2}), pciDeviceID: ([0-9a-f]{1,2}), pciDomainID: "
+    r"?([0-9a-f]{1,8})",
     re.M,
 )
 _ACCESS = re.compile(r"^Device=(\d{1,3}) (CAN|CANNOT) Access Peer Device=(\d{1,3})", re.M)

@@ -19,7 +19,8 @@ def complete_pairs(measurements: Facts, outputs: list[tuple[str, Output]], facts
     """Add ``figures``, ``pairs`` and the lists of offenders to the facts `measurements`.
 
     ``pairs``: "SOURCE->TARGET" -> {can_access, bandwidth_gb_s, bandwidth_without_peer_gb_s, latency_us,
-    latency_without_peer_us, tool, least_gb_s, least_basis, verdict (ok | not_usable | staged | slow | unknown), reason}.
+    latency_without_peer_us, tool, least_gb_s, least_basis, verdict (ok | not_usable | staged | slow | unknown),
+    reason}.
     ``devices``: GPU -> the tools' number of it. ``data_checked``: whether one of them compared data. ``disagreements``
     with the probe (agreement.py): None where there is nothing to compare. ``lowest_bandwidth_gb_s``.
     ``all_usable``, ``all_fast``: None while a pair is not known. Lists of sentences: ``refused_pairs``,
@@ -52,7 +53,8 @@ def complete_pairs(measurements: Facts, outputs: list[tuple[str, Output]], facts
 
 
 _KEYS = (
-    "can_access", "bandwidth_gb_s", "bandwidth_without_peer_gb_s", "latency_us", "latency_without_peer_us", "tool", "least_gb_s",
+    "can_access", "bandwidth_gb_s", "bandwidth_without_peer_gb_s", "latency_us", "latency_without_peer_us",
+    "tool", "least_gb_s",
     "least_basis", "verdict", "reason",
 )  # fmt: skip
 
