@@ -25,6 +25,7 @@ FACTS = (
     "version",
 )  # fmt: skip
 _METRIC = re.compile(r"^([A-Za-z_:][\w:]*)(?:\{[^}]*\})? ([0-9.eE+-]+|NaN|[+-]Inf)(?: \d+)?$", re.MULTILINE)
+_STREAM_END = re.compile(r"^data: ?\[DONE\]", re.MULTILINE)
 # What a broken model or transfer gives: one character over and over ("!!!!!!"), or bytes that are no text.
 _RUN = re.compile(r"(\S)\1{9,}|(\b\w{1,12}\b)(?:\W+\2\b){9,}")
 
@@ -55,8 +56,10 @@ def read_api(
         "code": health.code,
         "answered": health.ok,
         "seconds": health.seconds,
-        "problem": health.reason or None,
+        "problem": health.reason or ("it is cut off" if health.truncated else None),
     }
+    if not health.ok and health.status != ABSENT:
+        errors.add(health.name, found["health"]["problem"] or health.status)
     if health.status == ABSENT:
         return found
     limit = (
@@ -281,12 +284,14 @@ def read_stream(answer: Fetched) -> dict[str, Any]:
         )
         return result
     logprobs: list[Any] = []
+    ended = _STREAM_END.search(answer.text) is not None
     for event in _events(answer.text):
         if isinstance(event.get("error"), (dict, str)):
             result["problem"] = json.dumps(event["error"])[:200]
         for choice in event.get("choices") or ():
             if isinstance(choice, dict):
                 _take_choice(choice, result, logprobs)
+                ended = ended or bool(choice.get("finish_reason"))
     if logprobs:
         result["finite"] = all(isinstance(value, (int, float)) and math.isfinite(value) for value in logprobs)
     took = answer.seconds - (answer.first_byte_s or 0.0)
@@ -294,6 +299,8 @@ def read_stream(answer: Fetched) -> dict[str, Any]:
         result["tokens_per_s"] = round((result["tokens"] - 1) / took, 2)
     if not result["problem"] and not result["text"].strip():
         result["problem"] = "the answer holds no text"
+    if not result["problem"] and not ended:
+        result["problem"] = "the answer stops before its end: no finish_reason, and no [DONE]"
     return result
 
 

@@ -5,7 +5,6 @@ What was started, what it says, what it answers, and what that adds up to.
 
 from __future__ import annotations
 
-import posixpath
 import re
 from typing import Any
 
@@ -340,12 +339,19 @@ def _read_log(
     log.update(
         kind=source["kind"],
         path=source["path"],
-        available=True if source["text"] is not None else (None if source["kind"] or not known else False),
+        available=_is_available(source, known),
         gap=source["gap"],
         rotated=source["rotated"],
         age_s=round(max(0.0, evidence.now() - written), 1) if written is not None else None,
     )
     facts["log"] = log
+
+
+def _is_available(source: dict[str, Any], known: bool) -> bool | None:
+    """Whether there is a log, read to its end; None where there may be one, or more of it, that could not be read."""
+    if source["text"] is None:
+        return None if source["kind"] or not known else False
+    return None if source["cut"] else True
 
 
 def _started_at(evidence: Evidence, facts: dict[str, Any]) -> float | None:
@@ -443,7 +449,7 @@ def _state(facts: dict[str, Any], scale: float) -> None:
         facts["why"] = "%s; %s" % (facts["why"], facts["stall"]["what"])
 
 
-def _named_state(facts: dict[str, Any], scale: float) -> tuple[str, str]:
+def _named_state(facts: dict[str, Any], scale: float) -> tuple[str | None, str]:
     process, unit, log, health = facts["process"], facts["unit"], facts["log"], facts["api"]["health"] or {}
     fault = log["fatal"]
     said = "%s: %s" % (fault["kind"].replace("_", " "), fault["exception"] or fault["line"]) if fault else ""
@@ -459,19 +465,23 @@ def _named_state(facts: dict[str, Any], scale: float) -> tuple[str, str]:
         if unit and unit["loaded"]:
             return ("failed", said) if fault else ("stopped", "%s is %s" % (unit["name"], unit["active"]))
         return ("failed", said) if fault else ("absent", "no process of a known engine, and no unit of one")
-    if health.get("code") == 200:
+    if health.get("code") == 200 and health["answered"]:
         return (
             ("unhealthy", said)
             if fault and fault["phase"] == "serving" and _not_served_since(log)
             else ("ready", "/health answers 200")
         )
-    if log["ready"]:
+    if log["ready"] and (health.get("answered") or not health.get("code")):
         now = "answers %s" % health["code"] if health.get("code") else "does not answer: %s" % health.get("problem")
         return "unhealthy", said or "it was ready, and /health now " + now
     if fault:
         return "failed", said
     phase, quiet = log["phase"], log["age_s"]
+    if health.get("code") and not health["answered"]:
+        return None, "whether it is ready is not known: the answer of /health has no end: %s" % health["problem"]
     if facts["api"]["models"] and phase is None:
+        if not health.get("answered") or log["available"] is None:
+            return None, "/v1/models answers, and neither /health nor its log says whether it is ready"
         return "ready", "/v1/models answers, /health with %s, and there is no log of a start" % health.get("code")
     if not facts["compilers"] and quiet is not None and quiet > stall.find_patience(phase, scale):
         return "stalled", "phase %s, no new line for %.0f s" % (phase or "unknown", quiet)
@@ -511,6 +521,8 @@ def _whether_to_ask(params: dict[str, Any], facts: dict[str, Any]) -> tuple[bool
     wanted = params.get("generate") or "idle"
     if wanted == "never":
         return False, "not asked for"
+    if facts["state"] is None:
+        return None, facts["why"]
     if facts["state"] not in ("ready", "unhealthy"):
         return False, "the server is not ready"
     if (facts["api"]["health"] or {}).get("answered") is False:
@@ -547,8 +559,8 @@ def _host_side(evidence: Evidence, params: dict[str, Any], facts: dict[str, Any]
         params.get("expected") or {}, process["settings"], environment, engine
     )
     facts["packages"] = installed.find_packages(evidence, process["arguments"], environment)
-    facts["p2p_caches"] = installed.find_p2p_caches(evidence, home)
-    facts["p2p_cache_denies"] = [posixpath.basename(one["path"]) for one in facts["p2p_caches"] if one["denied_pairs"]]
+    facts["p2p_caches"] = None if environment is None else installed.find_p2p_caches(evidence, home, errors)
+    facts["p2p_cache_denies"] = installed.name_denying_caches(facts["p2p_caches"])
     nodes = process["settings"].get("nnodes", "1")
     vendor = re.search(r"^vendor_id\s*: (\S+)", evidence.read("/proc/cpuinfo", 8192).text, re.MULTILINE)
     amd = vendor[1] == "AuthenticAMD" if vendor else None

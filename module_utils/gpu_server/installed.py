@@ -10,7 +10,8 @@ import posixpath
 import re
 from typing import Any
 
-from ..gpu_host.evidence.interface import Evidence
+from ..gpu_host.evidence.errors import Errors
+from ..gpu_host.evidence.interface import ABSENT, Evidence
 from . import launch
 from .engines import ENGINES
 
@@ -94,35 +95,50 @@ def find_locks(evidence: Evidence, home: str | None) -> list[dict[str, Any]] | N
     ]
 
 
-def find_p2p_caches(evidence: Evidence, home: str | None) -> list[dict[str, Any]]:
+def find_p2p_caches(evidence: Evidence, home: str | None, errors: Errors) -> list[dict[str, Any]] | None:
     """What the engine noted of peer access when it first asked, and believes since.
 
-    ``[{path, modified, denied_pairs, allowed_pairs}]``.
+    ``[{path, modified, denied_pairs, allowed_pairs}]``; the pairs are None where the file could not be read. None where
+    a directory could not be listed and no file of the others denies a pair.
     """
-    found = []
+    found: list[dict[str, Any]] = []
+    unlisted = False
     for directory in [home.rstrip("/") + tail for tail in P2P_CACHES] if home else []:
-        for name, entry in evidence.list(directory).entries.items():
-            if not _P2P_CACHE.search(name):
-                continue
-            path = directory + "/" + name
-            try:
-                content = json.loads(evidence.read(path, 1 << 20).text)
-            except (ValueError, RecursionError):
-                continue
-            pairs = (
-                {key: value for key, value in content.items() if isinstance(value, bool)}
-                if isinstance(content, dict)
-                else {}
-            )
-            found.append(
-                {
-                    "path": path,
-                    "modified": entry.modified,
-                    "denied_pairs": sorted(key for key, value in pairs.items() if not value and _two(key)),
-                    "allowed_pairs": sorted(key for key, value in pairs.items() if value and _two(key)),
-                }
-            )
-    return found
+        listing = evidence.list(directory)
+        if not listing.ok and listing.status != ABSENT:
+            errors.unanswered(listing)
+            unlisted = True
+        for name, entry in listing.entries.items():
+            if _P2P_CACHE.search(name):
+                path = directory + "/" + name
+                found.append({"path": path, "modified": entry.modified, **_read_p2p_cache(evidence, path, errors)})
+    return None if unlisted and not any(one["denied_pairs"] for one in found) else found
+
+
+def _read_p2p_cache(evidence: Evidence, path: str, errors: Errors) -> dict[str, list[str] | None]:
+    answer = evidence.read(path, 1 << 20)
+    if not answer.ok:
+        errors.unanswered(answer)
+        return {"denied_pairs": None, "allowed_pairs": None}
+    try:
+        content = json.loads(answer.text)
+    except (ValueError, RecursionError):
+        content = None
+    if not isinstance(content, dict):
+        errors.add(path, "is not the JSON object that an engine writes")
+        return {"denied_pairs": None, "allowed_pairs": None}
+    pairs = {key: value for key, value in content.items() if isinstance(value, bool) and _two(key)}
+    return {
+        "denied_pairs": sorted(key for key, value in pairs.items() if not value),
+        "allowed_pairs": sorted(key for key, value in pairs.items() if value),
+    }
+
+
+def name_denying_caches(caches: list[dict[str, Any]] | None) -> list[str] | None:
+    """The names of the files that deny a pair; None where none does and one is unread."""
+    denying = [posixpath.basename(one["path"]) for one in caches or () if one["denied_pairs"]]
+    unread = caches is None or any(one["denied_pairs"] is None for one in caches)
+    return None if unread and not denying else denying
 
 
 def _two(key: str) -> bool:

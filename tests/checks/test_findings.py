@@ -36,6 +36,9 @@ DESCRIBE = {
     "host.kernel.pending_words",
     "host.kernel.reboot_reasons",
     "host.modules.initramfs.older_than",
+    # The words of nvidia_smi_answers and pve_host_in_its_group: they judge gpus.answered and hypervisor_is_proxmox.
+    "host.gpus.stuck",
+    "host.virtualization.proxmox_signs",
     # Judged through kernel_log.by_kind, fatal_xids, other_xids and uvm_failures.
     "host.kernel_log.findings",
     "host.kernel_log.by_kind.xid",

@@ -121,15 +121,24 @@ def test_every_kind_in_one_task(monkeypatch: pytest.MonkeyPatch) -> None:
         "probe_python": "/opt/python3",
         "probe_environment": {"NCCL_DEBUG": "INFO"},
     }
-    result, asked = gather(monkeypatch, ALL, **args, server_unit="sglang.service", server_expected={"model": "glm"})
+    hung = {"nvidia-smi": "nvidia-smi -q -x: no answer within 30 s"}
+    answers = {**ALL, "gpu_facts": fact("gpu_host", {**BUSY, "evidence": {"unanswered": hung}})}
+    result, asked = gather(monkeypatch, answers, **args, server_unit="sglang.service", server_expected={"model": "glm"})
     assert sorted(result["ansible_facts"]) == ["gpu_host", "inference_server", "p2p_probe", "proxmox"]
     assert list(asked) == ["gpu_facts", "proxmox_facts", "p2p_facts", "inference_server_facts"]
-    assert asked["p2p_facts"] == {"when_busy": "force", "python": "/opt/python3", "environment": {"NCCL_DEBUG": "INFO"}}
+    assert asked["p2p_facts"] == {
+        "when_busy": "force",
+        "python": "/opt/python3",
+        "environment": {"NCCL_DEBUG": "INFO"},
+        "unanswered": hung,
+    }
     assert asked["inference_server_facts"] == {
         "unit": "sglang.service",
         "generate": "idle",
         "expected": {"model": "glm"},
+        "unanswered": hung,
     }
+    assert asked["proxmox_facts"]["unanswered"] == hung
 
 
 def test_what_is_not_wanted_does_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,7 +149,12 @@ def test_what_is_not_wanted_does_not_run(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_process_whose_name_says_nothing_is_looked_up_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
     answers = {**ALL, "gpu_facts": fact("gpu_host", on_gpu(process("python3")))}
     _result, asked = gather(monkeypatch, answers, probe="false")
-    assert asked["inference_server_facts"] == {"generate": "idle", "expected": {}, "only_if_found": True}
+    assert asked["inference_server_facts"] == {
+        "generate": "idle",
+        "expected": {},
+        "only_if_found": True,
+        "unanswered": {},
+    }
 
 
 def test_a_host_whose_gpus_are_free_is_asked_nothing_more(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -95,7 +95,7 @@ def test_damage_gives_the_same_keys_and_no_exception(seed: int) -> None:
         for record in WHOLE
     ]
     found = facts(changed)
-    assert set(found) == KEYS == {*gather.FACTS, "errors"}
+    assert set(found) == KEYS == {*gather.FACTS, "errors", "unread"}
     json.dumps(found)
     assert not any("a fault in the reader" in entry["problem"] for entry in found["errors"])
     if found["state"] == "ready":

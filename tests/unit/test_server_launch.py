@@ -195,4 +195,4 @@ def test_a_unit_is_enough_to_be_looked_at() -> None:
 def test_a_bundle_of_former_times_asked_by_patterns() -> None:
     command = gather.units.FORMER_LIST_COMMAND
     row = {"run": list(command), "status": "ok", "rc": 0, "stdout": "sglang.service loaded active running x\n"}
-    assert gather.units.find_units(BundleEvidence({}, [row])) == ["sglang.service"]
+    assert gather.units.find_units(BundleEvidence({}, [row]), Errors("server")) == ["sglang.service"]

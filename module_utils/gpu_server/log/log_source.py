@@ -10,7 +10,7 @@ import re
 from typing import Any
 
 from ...gpu_host.evidence.errors import Errors
-from ...gpu_host.evidence.interface import OK, Evidence
+from ...gpu_host.evidence.interface import DENIED, FAILED, HUNG, OK, TIMEOUT, Evidence
 from ..engines import ENGINES, Engine
 from .log_lines import UNIT_START
 
@@ -50,13 +50,17 @@ def part_command(path: str, offset: int) -> tuple[str, ...]:
 def read_log_source(
     evidence: Evidence, unit: dict[str, Any] | None, path: str | None, engine: Engine | None, errors: Errors
 ) -> dict[str, Any]:
-    """``{kind, path, text, modified, gap, rotated}``: `kind` 'file', 'journal' or None.
+    """``{kind, path, text, modified, gap, cut, rotated}``: `kind` 'file', 'journal' or None.
 
     `text` None where there is no log to read.
 
-    `gap`: the middle of a long log was left out. `rotated`: the last start stands in the file that was rotated away.
+    `gap`: a part of the log was left out, the middle of a long one. `cut`: the part is its end or its last start, which
+    could not be read: what `text` does not say may stand there. `rotated`: the last start stands in the file that was
+    rotated away.
     """
-    found: dict[str, Any] = {"kind": None, "path": None, "text": None, "modified": None, "gap": False, "rotated": False}
+    found: dict[str, Any] = {
+        "kind": None, "path": None, "text": None, "modified": None, "gap": False, "cut": False, "rotated": False,
+    }  # fmt: skip
     path = path or _unit_file(unit)
     if path:
         _read_file(evidence, path, engine, errors, found)
@@ -65,7 +69,7 @@ def read_log_source(
         outcome = evidence.run(command, SECONDS)
         found.update(kind="journal", path=" ".join(command))
         if outcome.status == OK and not outcome.rc:
-            found.update(text=outcome.text, gap=outcome.truncated)
+            found.update(text=outcome.text, gap=outcome.truncated, cut=outcome.truncated)
         if not outcome.succeeded:
             errors.unsuccessful(outcome)
     return found
@@ -89,8 +93,11 @@ def _read_file(evidence: Evidence, path: str, engine: Engine | None, errors: Err
         text = _long_file(evidence, engine, errors, found, text)
     if not _has_start(text, engine):
         before = evidence.run(tail_command(path + ".1"), SECONDS)
-        if before.ok and not before.rc and _has_start(before.text, engine):
+        if before.succeeded and _has_start(before.text, engine):
             text, found["rotated"] = before.text.rstrip("\n") + "\n" + text, True
+        elif before.status in (DENIED, FAILED, TIMEOUT, HUNG) or before.truncated:
+            errors.unsuccessful(before)
+            found.update(gap=True, cut=True)
     found["text"] = text
 
 
@@ -100,17 +107,24 @@ def _long_file(evidence: Evidence, engine: Engine | None, errors: Errors, found:
     tail = evidence.run(tail_command(path), SECONDS)
     if not tail.succeeded:
         errors.unsuccessful(tail)
-        found["gap"] = True
+        found.update(gap=True, cut=True)
         return head
     end = tail.text.partition("\n")[2]
     if _has_start(end, engine):
         return end
     found["gap"] = True
-    offsets = re.findall(r"^(\d+):", evidence.run(starts_command(path, engine), SECONDS).text, re.MULTILINE)
+    starts = evidence.run(starts_command(path, engine), SECONDS)
+    offsets = re.findall(r"^(\d+):", starts.text, re.MULTILINE)
+    if not starts.ok or starts.rc not in (0, 1):  # 1: no line is one
+        errors.unsuccessful(starts)
+        found["cut"] = True
     if not offsets:
         return head + "\n" + end if _has_start(head, engine) else end
     start = evidence.run(part_command(path, int(offsets[-1])), SECONDS)
-    return (start.text if start.ok else head) + "\n" + end
+    if not start.succeeded:
+        errors.unsuccessful(start)
+        found["cut"] = True
+    return (start.text if start.succeeded else head) + "\n" + end
 
 
 def _has_start(text: str, engine: Engine | None) -> bool:
