@@ -1,4 +1,5 @@
-"""Custom CPU models of a Proxmox cluster, /etc/pve/virtual-guest/cpu-models.conf. Source: PVE::QemuServer::CPUConfig."""
+"""Custom CPU models of a Proxmox cluster, /etc/pve/virtual-guest/cpu-models.conf. Source:
+PVE::QemuServer::CPUConfig."""
 
 from __future__ import annotations
 
