@@ -62,3 +62,22 @@ def test_a_hypervisor_whose_guests_could_not_be_read_leaves_them_unknown() -> No
     )
     result = harness.judge(harness.base("kvm-q35"), {}, None, hypervisor)["guest_known_to_hypervisor"]
     assert result["status"] == "unknown" and "/etc/pve/qemu-server" in result["reason"]
+
+
+def test_a_log_of_the_hypervisor_that_could_not_be_read_leaves_its_guests_cards_unknown() -> None:
+    hypervisor = harness.hypervisor_of(
+        {"hypervisor": {"recording": "pve-kvm", "vmid": 101}}, [{"run": ["dmesg"], "failed": True, "reason": "cut"}]
+    )
+    result = harness.judge(harness.base("kvm-q35"), {}, None, hypervisor)["guest_cards_sound"]
+    assert result["status"] == "unknown"
+    assert "log_no_fatal_xid on pve1 is unknown: dmesg" in result["reason"]
+
+
+def test_a_guest_of_another_kind_is_judged_by_nothing_else_of_its_entry() -> None:
+    hypervisor = harness.hypervisor_of({"hypervisor": {"recording": "pve-lxc", "vmid": 102}})
+    results = harness.judge(harness.base("kvm-q35"), {}, None, hypervisor)
+    assert results["guest_kind_agrees"]["status"] == "fail"
+    assert {results[name]["status"] for name in ("guest_gpus_accounted", "guest_lines_accepted", "ct_can_start")} == {
+        "skip"
+    }
+    assert results["guest_cards_sound"]["status"] == "skip"

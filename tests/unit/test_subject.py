@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from ansible.module_utils.gpu_checks import guest_cards, subject, unproven
+from ansible.module_utils.gpu_checks import guest_cards, subject, unknowns, unproven
 from ansible.module_utils.gpu_host.evidence.bundle import BundleEvidence
 from ansible.module_utils.gpu_host.proxmox import may_be_proxmox
 from ansible.module_utils.gpu_host.pve import node_signs
@@ -162,6 +162,28 @@ def test_the_cards_of_a_guest() -> None:
     container = {"type": "lxc", "gpus": ["/dev/nvidia3", "0000:04:00.0"]}
     assert guest_cards.list_cards(container, {"gpus": cards}) == ["0000:03:00.0", "0000:04:00.0"]
     assert guest_cards.list_cards(None, {}) == []
+    assert guest_cards.list_cards({"type": "vm", "gpus": None}, {}) is None, "a mapping that could not be read"
+    assert guest_cards.list_cards(container, {"gpus": None}) is None
+
+
+@pytest.mark.parametrize(
+    ("gpus", "source"),
+    [(None, "101 on pve1"), (["0000:01:00.0"], "pve1")],
+    ids=["cards are unknown", "the facts of the Proxmox host are not there"],
+)
+def test_cards_on_which_nobody_looked_are_not_sound(gpus: Any, source: str) -> None:
+    view: dict[str, Any] = {"name": "pve1", "vmid": "101", "guest": {"type": "vm", "gpus": gpus}, "cards_unjudged": []}
+    guest_cards.add_findings(view, (), None, None)
+    assert view["card_findings"] is None
+    assert [entry["source"] for entry in view["cards_unjudged"]] == [source]
+    reason, _needs_root = unknowns.explain_unknown({"hypervisor": view}, ("host", "hypervisor", "card_findings"))
+    assert reason.startswith(source)
+
+
+def test_a_guest_without_cards_has_none_that_is_faulty() -> None:
+    view: dict[str, Any] = {"name": "pve1", "vmid": "101", "guest": {"type": "vm", "gpus": []}, "cards_unjudged": []}
+    guest_cards.add_findings(view, (), None, None)
+    assert view["card_findings"] == [] and view["cards_unjudged"] == []
 
 
 @pytest.mark.parametrize(
