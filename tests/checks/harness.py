@@ -225,11 +225,7 @@ def served(evidence: bundle.BundleEvidence, expected: dict[str, Any]) -> dict[st
 def hypervisor_of(
     settings: dict[str, Any], changes: list[dict[str, Any]] | None = None, name: str = ""
 ) -> dict[str, Any] | None:
-<<<<<<< HEAD
     """{facts, vmid} of the Proxmox host of a base with `hypervisor: {recording, vmid}`, its evidence changed."""
-=======
-    """{facts, vmid} of the Proxmox host of a base with `hypervisor: {recording, vmid}`, with changes made."""
->>>>>>> fixb
     place = settings.get("hypervisor")
     if place is None:
         if changes:

@@ -28,11 +28,7 @@ _LIBRARY = re.compile(r"/lib(?:cuda|nvidia-[a-z\-]+)\.so\.([0-9]{3}\.[0-9]+(?:\.
 
 
 def parse_device(index: int, value: str) -> dict[str, Any]:
-<<<<<<< HEAD
     """A `devN` line: {key, path, mode, uid, gid, deny_write, problem}; `problem` stops the container's start."""
-=======
-    """A `devN` line: {key, path, mode, uid, gid, deny_write, problem}; `problem` is what stops its start."""
->>>>>>> fixb
     problem = None
     try:
         options = ct_schema.check_device(value)

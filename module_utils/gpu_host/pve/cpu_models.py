@@ -1,12 +1,7 @@
-<<<<<<< HEAD
 """Custom CPU models of a Proxmox cluster, /etc/pve/virtual-guest/cpu-models.conf.
 
 Source: PVE::QemuServer::CPUConfig.
 """
-=======
-"""Custom CPU models of a Proxmox cluster, /etc/pve/virtual-guest/cpu-models.conf. Source:
-PVE::QemuServer::CPUConfig."""
->>>>>>> fixb
 
 from __future__ import annotations
 
