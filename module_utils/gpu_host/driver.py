@@ -144,8 +144,7 @@ def _running_module(evidence: Evidence, errors: Errors, loaded: bool | None) -> 
         errors.unanswered(reading, absent_is_fine=not loaded)
     first = line.text.partition("\n")[0] if line.ok else ""
     match = versions.DRIVER_VERSION.search(first)
-    version = sysfs.text.strip() if sysfs.ok else ""
-    version = version or (match.group(1) if match else None)
+    version = (sysfs.text.strip() if sysfs.ok else "") or (match.group(1) if match else None)
     if version and versions.DRIVER_VERSION.fullmatch(version) is None:
         errors.add("/sys/module/nvidia/version", "holds no driver version: %r" % version[:40])
         version = match.group(1) if match else None

@@ -34,33 +34,16 @@ SLOW_SECONDS = 0.03  # what takes less than this at the longer length harms nobo
 # output.
 # The list may only become shorter.
 OF_ONE_LINE = {
-    "kernel_cmdline._ASSIGNMENT",
     "log_text._PAIR",
-    "guest_config._KEY",
-    "guest_config._RAW_KEY",
-    "node_driver._VFIO_IDS",
-    "node_driver.py",
-    "engines.SGLANG",
-    "arguments.VLLM",
-    "generators._BAR",
-    "generators._BAR_LINE",
-    "log_reader._PROGRESS",
-    "apt_parsing._STEP",
-    "log_faults.FAULTS",
-    "pve_plan._CLIQUE_WORDS",
-    "systems.py",
-    "lspci.py",
-    "units.py",
-    "nccl.py",
-    "api.py",
-    "nvlink.py",
-}
+    "generators._BAR", "generators._BAR_LINE", "log_reader._PROGRESS", "apt_parsing._STEP",
+    "systems.py", "lspci.py", "units.py", "nccl.py", "api.py",
+}  # fmt: skip
 FUNCTIONS = {"compile", "search", "match", "fullmatch", "sub", "subn", "split", "findall", "finditer"}
 
 
 @cache
 def all_patterns() -> dict[tuple[Any, int], str]:
-    """(pattern, flags) -> where it is used: compiled ones, and those written where they are used."""
+    """(pattern, flags) -> where it is used: the compiled ones of every module, and those written where they are."""
     found: dict[tuple[Any, int], str] = {}
     for package in PACKAGES:
         root = importlib.import_module("ansible.module_utils." + package)
@@ -69,6 +52,7 @@ def all_patterns() -> dict[tuple[Any, int], str]:
             for name, value in vars(module).items():
                 for pattern in compiled_in(value, 3):
                     found.setdefault((pattern.pattern, pattern.flags), "%s.%s" % (info.name, name))
+    compiled = {text for text, _flags in found}
     for path in [*ROOT.glob("module_utils/**/*.py"), *ROOT.glob("library/*.py"), *ROOT.glob("plugins/**/*.py")]:
         for node in ast.walk(ast.parse(path.read_text())):
             if not (
@@ -78,6 +62,8 @@ def all_patterns() -> dict[tuple[Any, int], str]:
             if isinstance(node.func.value, ast.Name) and node.func.value.id == "re" and node.args:
                 first = node.args[0]
                 if isinstance(first, ast.Constant) and isinstance(first.value, (str, bytes)):
+                    if node.func.attr == "compile" and first.value in compiled:
+                        continue  # known by its name, with its flags
                     pattern = re.compile(first.value)
                     found.setdefault((pattern.pattern, pattern.flags), "%s:%d" % (path.relative_to(ROOT), node.lineno))
     return found
@@ -179,10 +165,11 @@ def is_anchored(place: str) -> bool:
     if ":" in place:
         path, _colon, line = place.rpartition(":")
         return bool(re.search(r"re\.(?:full)?match\(", (ROOT / path).read_text().splitlines()[int(line) - 1]))
-    name = place.rpartition(".")[2]
-    used = set(
-        re.findall(r"\b%s\.(match|fullmatch|search|sub|subn|split|findall|finditer)\b" % re.escape(name), sources())
-    )
+    module, _dot, name = place.rpartition(".")
+    text = sources()
+    if name.startswith("_"):  # another module's of that name is another pattern
+        text = Path(str(importlib.import_module(module).__file__)).read_text()
+    used = set(re.findall(r"\b%s\.(match|fullmatch|search|sub|subn|split|findall|finditer)\b" % re.escape(name), text))
     return bool(used) and used <= {"match", "fullmatch"}
 
 
@@ -194,17 +181,17 @@ def marks(inner: Any) -> list[str]:
 
 
 def longest(pattern: re.Pattern[Any], text: Any, anchored: bool) -> float:
-    """The least of two tries: what else the machine does must not count."""
+    """The least of two tries, in seconds of this thread: what else the machine does must not count."""
     best = float("inf")
     for _ in range(2):
-        began = time.perf_counter()
+        began = time.thread_time()
         if anchored:
             pattern.match(text)
             pattern.fullmatch(text)
         else:
             for _found in pattern.finditer(text):
                 pass
-        best = min(best, time.perf_counter() - began)
+        best = min(best, time.thread_time() - began)
     return best
 
 
@@ -221,13 +208,12 @@ def attacks(pattern: re.Pattern[Any], times: int) -> list[tuple[str, Any]]:
     return found
 
 
-def grows_too_fast(pattern: re.Pattern[Any], anchored: bool = False) -> str:
-    """What it was attacked with, where its time grows faster than its text; "" where it does not."""
+def grows_too_fast(pattern: re.Pattern[Any], anchored: bool = False, harmless: float = SLOW_SECONDS) -> str:
+    """What it was attacked with, where its time grows faster than its text; "" where it does not, or where it takes
+    `harmless` seconds at most."""
     for (name, long), (_name, short) in zip(attacks(pattern, LONG), attacks(pattern, SHORT)):
         seconds = longest(pattern, long, anchored)
-        if seconds > SLOW_SECONDS and seconds > GROWTH * max(
-            longest(pattern, short, anchored), SLOW_SECONDS / GROWTH / 2
-        ):
+        if seconds > harmless and seconds > GROWTH * max(longest(pattern, short, anchored), harmless / GROWTH / 2):
             return "%r takes %.3f s at %d characters" % (name, seconds, len(long))
     return ""
 
@@ -235,7 +221,7 @@ def grows_too_fast(pattern: re.Pattern[Any], anchored: bool = False) -> str:
 def test_every_pattern_is_found() -> None:
     places = list(all_patterns().values())
     assert len(places) > 150
-    for module in ("secrets", "virtualization", "words", "log_patterns"):
+    for module in ("secrets", "virtualization", "phrases", "log_patterns"):
         assert any(".%s." % module in place for place in places), module
 
 
@@ -254,7 +240,7 @@ def test_time_grows_with_the_length_and_not_with_its_square(package: str) -> Non
 
 
 def test_the_patterns_of_what_leaves_a_host_are_no_exception() -> None:
-    assert not [name for name in OF_ONE_LINE if name.startswith(("secrets", "anonymise", "words"))]
+    assert not [name for name in OF_ONE_LINE if name.startswith(("secrets", "anonymise", "phrases"))]
 
 
 @pytest.mark.parametrize(
@@ -266,4 +252,4 @@ def test_the_patterns_of_what_leaves_a_host_are_no_exception() -> None:
     ],
 )
 def test_the_attack_finds_what_is_slow(text: str) -> None:
-    assert grows_too_fast(re.compile(text))
+    assert grows_too_fast(re.compile(text), harmless=SLOW_SECONDS / 10)  # also on a fast machine

@@ -29,16 +29,18 @@ _EMPTY = re.compile(BLANK + "*")
 _HEADER = re.compile(r"\[([^\]]*)\]%s*" % BLANK)
 _NAME = re.compile(r"[a-zA-Z][a-zA-Z0-9_\-]+")
 _SPECIALS = ("cloudinit", "fleecing")
-_NOT_BLANK_AT_END = "(.*[^\\t-\\r \\x85\\xa0])"
+_NOT_BLANK = "[^\\t-\\r \\x85\\xa0]"
+_NOT_BLANK_AT_END = "(.*%s)" % _NOT_BLANK
 _DESCRIPTION = re.compile("description:%s*%s%s*" % (BLANK, _NOT_BLANK_AT_END, BLANK))
 _SNAPSTATE = re.compile(r".*snapstate:%s*(prepare|delete)%s*" % (BLANK, BLANK))
 _ARGS = re.compile("(args):%s*%s%s*" % (BLANK, _NOT_BLANK_AT_END, BLANK))
 _DELETE = re.compile("(delete):%s*%s%s*" % (BLANK, _NOT_BLANK_AT_END, BLANK))
-_VM_KEY = re.compile(r"([a-z][a-z_\-]*\d*):%s*(.+?)%s*" % (BLANK, BLANK))
-_CT_KEY = re.compile(r"([a-z][a-z_]*\d*):%s*(.+?)%s*" % (BLANK, BLANK))
+# Of blanks alone, the last one is the value.
+_VM_KEY = re.compile(r"([a-z][a-z_\-]*\d*):%s*(.*%s|%s)%s*" % (BLANK, _NOT_BLANK, BLANK, BLANK))
+_CT_KEY = re.compile(r"([a-z][a-z_]*\d*):%s*(.*%s|%s)%s*" % (BLANK, _NOT_BLANK, BLANK, BLANK))
 # Raw LXC settings are written with a colon by Proxmox and with `=` in files that came from plain LXC; one without a
 # value (`lxc.cap.drop:`) is a setting in force.
-_RAW = re.compile(r"(lxc\.[a-z0-9_\-.]+)(?::|%s*=)%s*(.*?)%s*" % (BLANK, BLANK, BLANK))
+_RAW = re.compile(r"(lxc\.[a-z0-9_\-.]+)(?::|%s*=)%s*((?:.*%s)?)%s*" % (BLANK, BLANK, _NOT_BLANK, BLANK))
 _ENVIRONMENT = "lxc.environment.runtime"
 
 

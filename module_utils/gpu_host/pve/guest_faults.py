@@ -16,9 +16,15 @@ _VM_GPU_KEY = re.compile(
 )
 _CT_GPU_KEY = re.compile(r"(dev[0-9]+|features|unprivileged|template|onboot|hostname|arch|lxc\..*)$")
 # A line without a key that was meant to be one of them: `hostpci0 : …`, `DEV1: …`, `machine = q35`.
-_MEANT = re.compile(r"\W*(hostpci|dev|machine|cpu|args|lxc\.|unprivileged|features)[0-9 \t]*\S*\s*[:=]", re.I)
-_COMMENT = re.compile(r"\s+(#|//|;).*$")
-_KEY_OF_JUNK = re.compile(r"\s*([A-Za-z][A-Za-z_\-]*\d*)\s*[:=]\s*(\S.*?)\s*$")
+_MEANT = re.compile(
+    r"\W*(hostpci|dev|machine|cpu|args|lxc\.|unprivileged|features)[0-9 \t]*"
+    r"(?:[^\s0-9]\S*\s*|[^\S \t]\s*)?[:=]",
+    re.I,
+)
+# A line that was meant to give the guest a device.
+_MEANT_DEVICE = re.compile(r"\W*(hostpci\s*[0-9]|dev\s*[0-9]+\s*[:=].*nvidia|lxc\..*nvidia)", re.I)
+_COMMENT = re.compile(r"(?<!\s)\s+(#|//|;).*$")
+_KEY_OF_JUNK = re.compile(r"\s*([A-Za-z][A-Za-z_\-]*\d*)\s*[:=]\s*(\S(?:.*\S)?)\s*$")
 
 
 def describe_faults(path: str, config: GuestConfig) -> tuple[list[str], list[dict[str, Any]]]:
@@ -59,8 +65,7 @@ def describe_faults(path: str, config: GuestConfig) -> tuple[list[str], list[dic
 
 def mentions_gpus(config: GuestConfig) -> bool:
     """Whether a line that Proxmox refuses was meant to give the guest a device."""
-    meant = re.compile(r"\W*(hostpci\s*[0-9]|dev\s*[0-9]+\s*[:=].*nvidia|lxc\..*nvidia)", re.I)
-    return any(meant.match(line.text) for line in config.warnings() if not line.text.startswith("["))
+    return any(_MEANT_DEVICE.match(line.text) for line in config.warnings() if not line.text.startswith("["))
 
 
 def _superseded(config: GuestConfig, section: Section) -> bool:

@@ -27,7 +27,7 @@ _MAKES_NODES = re.compile(r"nvidia-modprobe|nvidia-persistenced|nvidia-smi|mknod
 _MAKES_UVM_NODE = re.compile(
     r"nvidia-modprobe\s.*-\w*u|nvidia-persistenced\b.*--uvm-persistence-mode|mknod\b.*nvidia-uvm|gpu-device-nodes"
 )
-_VFIO_IDS = re.compile(r"^\s*options\s+vfio[-_]pci\s+.*?\bids=([0-9a-fA-F:,]+)", re.M)
+_VFIO_IDS = re.compile(r"^[ \t]*options[ \t]+vfio[-_]pci[ \t].*?\bids=([0-9a-fA-F:,]+)", re.M)
 _VFIO_IDS_LIVE = re.compile(r"\bvfio[-_]pci\.ids=([0-9a-fA-F:,]+)")
 _MINOR = re.compile(r"^Device Minor:\s*([0-9]{1,9})\s*$", re.M)
 

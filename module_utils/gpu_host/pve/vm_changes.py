@@ -17,13 +17,13 @@ from .vm_config import args_facts, split_args
 Change = dict[str, "str | None"]  # None: the key is deleted
 
 _CLIQUE_WORDS = re.compile(
-    r"\s*-set\s+(['\"]?)device\.hostpci\d+(?:\.\d+)?\.x-nv-gpudirect-clique=\d+\1(?=\s|$)"
-    r"|\s*-global\s+(['\"]?)(?:vfio-pci\.x-nv-gpudirect-clique=|driver=vfio-pci,property=x-nv-gpudirect-clique,value=)"
+    r"(?<!\s)\s*-set\s+(['\"]?)device\.hostpci\d+(?:\.\d+)?\.x-nv-gpudirect-clique=\d+\1(?=\s|$)"
+    r"|(?<!\s)\s*-global\s+(['\"]?)(?:vfio-pci\.x-nv-gpudirect-clique=|driver=vfio-pci,property=x-nv-gpudirect-clique,value=)"
     r"\d+\2(?=\s|$)"
 )
 _WINDOW_WORDS = re.compile(
-    r"\s*-global\s+(['\"]?)(?:q35|i440FX)-pcihost\.pci-hole64-size=\S+?\1(?=\s|$)"
-    r"|\s*-fw_cfg\s+(['\"]?)name=opt/ovmf/X-PciMmio64Mb,string=\d+\2(?=\s|$)",
+    r"(?<!\s)\s*-global\s+(['\"]?)(?:q35|i440FX)-pcihost\.pci-hole64-size=\S+?\1(?=\s|$)"
+    r"|(?<!\s)\s*-fw_cfg\s+(['\"]?)name=opt/ovmf/X-PciMmio64Mb,string=\d+\2(?=\s|$)",
     re.I,
 )
 _HIDING = re.compile(r",(?:kvm=off|-hypervisor|hypervisor=off)(?=[,'\"\s]|$)")

@@ -74,9 +74,9 @@ ENGINE = Engine(
     ),
     ready=re.compile(r"The server is fired up and ready to roll"),
     decode=re.compile(
-        r"Decode batch(?: \[\d+\])?[.,] #running-req: (?P<running>\d+),(?:.*?#(?:full )?token: (?P<tokens>\d+),)?"
-        r"(?:.*?token usage: (?P<usage>[0-9.]+),)?"
-        r"(?:.*?(?:cuda|cpu|npu|xpu|\w+) graph: (?P<graph>True|False),)?.*?gen throughput \(token/s\): "
+        r"Decode batch(?: \[\d+\])?[.,] #running-req: (?P<running>\d+),(?:.{0,200}?#(?:full )?token: (?P<tokens>\d+),)?"
+        r"(?:.{0,200}?token usage: (?P<usage>[0-9.]+),)?"
+        r"(?:.{0,200}?\w graph: (?P<graph>True|False),)?.{0,200}?gen throughput \(token/s\): "
         r"(?P<rate>[0-9.]+), #queue-req: (?P<queue>\d+)"
     ),
     tensor_parallel=("tp", "tp-size", "tensor-parallel-size"),

@@ -76,7 +76,7 @@ ENGINE = Engine(
     ),
     ready=re.compile(r"Application startup complete"),
     decode=re.compile(
-        r"Engine \d+: .*?Avg generation throughput: (?P<rate>[0-9.]+) tokens/s, Running: (?P<running>\d+) reqs, "
+        r"Engine \d+: .{0,200}?Avg generation throughput: (?P<rate>[0-9.]+) tokens/s, Running: (?P<running>\d+) reqs, "
         r"Waiting: (?P<queue>\d+) reqs"
         r"(?:, GPU KV cache usage: (?P<usage>[0-9.]+)%)?(?P<tokens>)(?P<graph>)"
     ),
