@@ -145,6 +145,7 @@ FACTS = [
     ("proxmox.containers", "gpu_host/pve/node_guests.py", "read_containers"),
     ("hypervisor", "gpu_host/proxmox.py", "select_guest"),
     ("inventory", "gpu_checks/subject.py", "describe_place"),
+    ("evidence", "gpu_host/gather.py", "gather"),
 ]  # fmt: skip
 # Subject -> the functions whose facts stand beside those of its reader.
 BESIDE = {

@@ -23,7 +23,7 @@ _DEVICE = re.compile(
     r"Device (\d{1,3}): (.{1,100}?)(?: \(([0-9a-fA-F]{4,8}):([0-9a-fA-F]{2}):([0-9a-fA-F]{2})\))?(?:\s*$|,)", re.M
 )
 _RUNNING = re.compile(r"^Running (\w{3,80})\.\s*$")
-_WAIVED = re.compile(r"^(?:Waiving (\w{3,80})\.|Waived:\s*(\w{3,80})?)\s*$")
+_WAIVED = re.compile(r"^(?:Waiving (\w{3,80})\.|Waived:\s{0,8}(\w{3,80})?)\s{0,8}$")
 _HEADING = re.compile(r"(?:GPU|CPU)\(row\) (<->|<-|->) (?:GPU|CPU)\(column\)(?P<rest>[^\n]{0,60})")
 _COLUMNS = re.compile(r"^\s+(\d{1,3}(?:\s+\d{1,3})*)\s*$")
 _ROW = re.compile(r"^\s*(\d{1,3})((?:\s+(?:[\d.]+|N/A|nan))+)\s*$")

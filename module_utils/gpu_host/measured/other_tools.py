@@ -19,7 +19,7 @@ _NV_PAIR = re.compile(
     r"(?:bandwidth_|bw_)?gpu(\d{1,3})_gpu(\d{1,3})(?:_bw)?" + _FIGURE
 )
 _COLLECTIVE = re.compile(
-    r"(?:nccl-bw|rccl-bw)[\w:-]*/(?:operation:)?(?P<op>[a-z_]+?)_(?P<size>\d{1,14})_busbw(?::\d+)?\"?\s*[:,= "
+    r"(?:nccl-bw|rccl-bw)[\w:-]{0,60}/(?:operation:)?(?P<op>[a-z_]{1,40}?)_(?P<size>\d{1,14})_busbw(?::\d+)?\"?\s*[:,= "
     r"]\s*([\d.]+)"
 )
 _SERVER_LINES = {
