@@ -72,12 +72,13 @@ def choose_subjects(subset: Sequence[str]) -> list[str]:
 
 
 def gather(evidence: Evidence, subset: Sequence[str] = ("all",)) -> dict[str, Any]:
-    """Facts of one host as one dictionary: a key for each subject (None if not gathered), `joined`, `errors`, `evidence`.
+    """Facts of one host as one dictionary.
 
-    ``evidence``: {schema, recorded, reconstructed, probe_recorded, taken_at (seconds since the epoch), subjects (those
-    that were gathered), unread (what a reader asked for in vain), unanswered (program -> why it is not asked again),
-    seconds, probe_not_run (why, where it did not run), loose (of pieces that people handed in: what was recognised, what
-    was not, what would decide; of a capture None or {})}.
+    A key for each subject (None if not gathered), `joined`, `errors`, `evidence`. ``evidence``:
+    {schema, recorded, reconstructed, probe_recorded, taken_at (seconds since the epoch), subjects (those that were
+    gathered), unread (what a reader asked for in vain), unanswered (program -> why it is not asked again), seconds,
+    probe_not_run (why, where it did not run), loose (of pieces that people handed in: what was recognised, what was
+    not, what would decide; None of a capture)}.
     """
     began = time.monotonic()
     facts: dict[str, Any] = dict.fromkeys(SUBJECTS)

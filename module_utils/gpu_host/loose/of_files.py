@@ -204,7 +204,7 @@ def _dmi(text: str) -> Recognised | None:
 
 
 def _kernel_line(said: list[str]) -> Recognised | None:
-    if len(said) == 1 and (match := re.match(r"Linux \S+ (\d+\.\d+\S*) #", said[0])):
+    if len(said) == 1 and (match := re.match(r"Linux \S{1,255} (\d{1,3}\.\d{1,4}\S{0,80}) #", said[0])):
         return Recognised("uname -a", (read_record("/proc/sys/kernel/osrelease", match.group(1) + "\n"),))
     return None
 

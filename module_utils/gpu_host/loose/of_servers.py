@@ -46,7 +46,8 @@ def recognise_piece(piece: Piece) -> Recognised | None:
 
 def _document(text: str) -> Any:
     """The JSON in `text`; of the end of a server's description of itself, that end."""
-    text = re.sub(r"(?:</?[a-z]{1,10}>\s*)+$", "", text)
+    # A few closing tags of the page that it was copied from.
+    text = text[:-400] + re.sub(r"(?:</?[a-z]{1,10}>\s{0,4}){1,8}\Z", "", text[-400:])
     for candidate in (text, '{"internal_states": [{' + text) if text[:1] == '"' else (text,):
         if candidate[:1] == "{":
             try:

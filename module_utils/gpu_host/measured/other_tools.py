@@ -8,8 +8,8 @@ from typing import Any
 
 from .output import BANDWIDTH, BOTH_WAYS, COLLECTIVE, NETWORK, Figures, Output, parse_count, parse_figure
 
-_PERFTEST_ROW = re.compile(r"^\s*(\d{1,12})\s+\d{1,12}\s+([\d.]+)\s+([\d.]+)\s+[\d.]+", re.M)
-_FIGURE = r"(?::\d+)?\"?\s*[:,= ]\s*([\d.]+)"
+_PERFTEST_ROW = re.compile(r"^\s{0,8}(\d{1,12})\s+\d{1,12}\s+([\d.]+)\s+([\d.]+)\s+[\d.]+", re.M)
+_FIGURE = r"(?::\d{1,9})?\"?\s{0,8}[:,= ]\s{0,8}([\d.]+)"
 _COPY = re.compile(
     r"gpu(\d{1,3})_to_gpu(\d{1,3})_(?:(?P<way>read|write)_)?by_(?:gpu\d{1,3}_using_)?(?P<engine>sm|dma)"
     r"(?:_under_numa\d{1,2})?(?:_(?P<ways>uni|bi))?(?:_bw)?" + _FIGURE
@@ -19,16 +19,15 @@ _NV_PAIR = re.compile(
     r"(?:bandwidth_|bw_)?gpu(\d{1,3})_gpu(\d{1,3})(?:_bw)?" + _FIGURE
 )
 _COLLECTIVE = re.compile(
-    r"(?:nccl-bw|rccl-bw)[\w:-]{0,60}/(?:operation:)?(?P<op>[a-z_]{1,40}?)_(?P<size>\d{1,14})_busbw(?::\d+)?\"?\s*[:,= "
-    r"]\s*([\d.]+)"
+    r"(?:nccl-bw|rccl-bw)[\w:-]{0,60}/(?:operation:)?(?P<op>[a-z_]{1,40}?)_(?P<size>\d{1,14})_busbw" + _FIGURE
 )
 _SERVER_LINES = {
     "output_tokens_per_s": r"^Output token throughput \(tok/s\):\s+([\d.]+)",
     "total_tokens_per_s": r"^Total (?:T|t)oken throughput \(tok/s\):\s+([\d.]+)",
     "requests_per_s": r"^Request throughput \(req/s\):\s+([\d.]+)",
-    "requests": r"^Successful requests:\s+(\d+)",
-    "failed_requests": r"^Failed requests:\s+(\d+)",
-    "concurrency": r"^Max request concurrency:\s+(\d+)",
+    "requests": r"^Successful requests:\s+(\d{1,9})",
+    "failed_requests": r"^Failed requests:\s+(\d{1,9})",
+    "concurrency": r"^Max request concurrency:\s+(\d{1,9})",
     "first_token_ms": r"^Median TTFT \(ms\):\s+([\d.]+)",
     "token_ms": r"^Median (?:TPOT|ITL) \(ms\):\s+([\d.]+)",
 }
@@ -107,7 +106,7 @@ def read_superbench(text: str) -> Output:
         if figure and (parse_count(size), figure) > best.get(operation, (0, 0.0)):
             best[operation] = (parse_count(size), figure)
     found.figures += [Figures(COLLECTIVE, name, None, {}, value, size) for name, (size, value) in best.items()]
-    for name, code in re.findall(r'"?([\w:/-]{3,80})/return_code"?\s*[:,= ]\s*(-?\d+)', text):
+    for name, code in re.findall(r'(?<![\w:/-])([\w:/-]{3,80})/return_code"?\s{0,8}[:,= ]\s{0,8}(-?\d{1,9})', text):
         if parse_count(code):
             found.failed.append("%s: return code %s" % (name, code))
     return found
