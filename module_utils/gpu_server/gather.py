@@ -310,7 +310,7 @@ def _ranks(
         words = processes.read_arguments(evidence, process.pid, errors)
         unread = unread or words is None
         title = " ".join(words or ()) or process.name
-        rank = processes.rank_of(engine, title)
+        rank = processes.find_rank(engine, title)
         if rank is not None:
             found.append({"rank": rank, **processes.describe_process(evidence, process), "gpu": None})
     return sorted(found, key=lambda one: one["rank"]), unread

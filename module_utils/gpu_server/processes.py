@@ -154,9 +154,10 @@ def find_descendants(root: int, processes: dict[int, Process]) -> list[Process]:
     return sorted(found, key=lambda process: process.pid)
 
 
-def rank_of(engine: Engine, title: str) -> int | None:
+def find_rank(engine: Engine, title: str) -> int | None:
+    """The rank that a process has by its title: 0 where the title names none, as that of the only one."""
     match = engine.rank.search(title)
-    return int(next(group for group in match.groups() if group is not None)) if match else None
+    return int(next((group for group in match.groups() if group is not None), 0)) if match else None
 
 
 def describe_process(evidence: Evidence, process: Process) -> dict[str, Any]:

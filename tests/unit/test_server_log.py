@@ -209,3 +209,31 @@ def test_spellings_of_the_decode_line(between: str) -> None:
 def test_a_fault_is_before_or_after_the_last_answer(lines: str, later: bool) -> None:
     found = _read_sglang(START + READY + lines)
     assert gather._not_served_since(found) is later
+
+
+def test_a_real_sglang_starts_serves_and_is_stopped() -> None:
+    """SGLang 0.5.17 with --tp 1 on one H200: its start with CUDA graphs, requests, and SIGTERM during a generation."""
+    log = read(RECORDINGS / "sglang-0.5.17-serving.log.gz")
+    assert log["engine"] == "sglang" and log["ready"] is True
+    names = [phase["name"] for phase in log["phases"]]
+    assert names[0] == "arguments" and names[-1] == "ready"
+    assert [name for name in names if name in ("distributed", "weights", "graphs")] == [
+        "distributed",
+        "weights",
+        "graphs",
+    ]
+    assert log["fatal"] is None
+    assert 600 < log["decode"]["tokens_per_s"] < 800
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "word"),
+    [
+        ("wrong_flag", "unrecognized_arguments", "--no-such-flag"),
+        ("port_in_use", "port_in_use", "address already in use"),
+    ],
+)
+def test_a_real_sglang_that_cannot_start(name: str, kind: str, word: str) -> None:
+    log = read(RECORDINGS / ("sglang-0.5.17-%s.log.gz" % name))
+    assert log["engine"] == "sglang" and log["fatal"]["kind"] == kind
+    assert word in log["fatal"]["line"]

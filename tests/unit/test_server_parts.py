@@ -25,7 +25,17 @@ from ansible.module_utils.gpu_host.evidence.bundle import BundleEvidence, Record
 from ansible.module_utils.gpu_host.evidence.errors import Errors
 from ansible.module_utils.gpu_host.evidence.interface import Fetched
 from ansible.module_utils.gpu_host.evidence.live import LiveEvidence
-from ansible.module_utils.gpu_server import api, arguments, engines, gather, model_path, model_type, nccl, settings
+from ansible.module_utils.gpu_server import (
+    api,
+    arguments,
+    engines,
+    gather,
+    model_path,
+    model_type,
+    nccl,
+    processes,
+    settings,
+)
 from host_evidence import Host
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -502,3 +512,19 @@ def test_a_file_of_the_model_that_only_root_may_read_is_named() -> None:
         assert "nobody cannot read %s:" % model in str(model_path.find_problem(LiveEvidence(), str(model), "nobody"))
     finally:
         shutil.rmtree(model)
+
+
+@pytest.mark.parametrize(
+    ("title", "rank"),
+    [
+        ("sglang::scheduler", 0),  # 0.5.17 with --tp 1 on one H200
+        ("sglang::scheduler_TP3", 3),
+        ("sglang::scheduler_DP1_TP5", 5),
+        ("sglang::scheduler_PP1_TP2_EP2", 2),
+        ("sglang::scheduler_DP2", 2),
+        ("sglang::detokenizer", None),
+        ("python3 -m sglang.launch_server", None),
+    ],
+)
+def test_the_rank_of_a_process_is_in_its_title(title: str, rank: int | None) -> None:
+    assert processes.find_rank(engines.ENGINES["sglang"], title) == rank

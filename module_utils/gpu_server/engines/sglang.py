@@ -54,7 +54,9 @@ ENGINE = Engine(
         r"ServerArgs\(|sglang is using|--mem-fraction-static|Scheduler watchdog timeout|ready to roll|Decode "
         r"batch.*#running"
     ),
-    rank=re.compile(r"sglang::scheduler(?:_\w+?)??_TP(\d+)"),
+    # setproctitle in managers/scheduler.py: `_TPn` only where there are several ranks of that kind; of one GPU alone
+    # the name ends with `scheduler` (seen with 0.5.17 and --tp 1), of data parallel ones with `_DPn`.
+    rank=re.compile(r"sglang::scheduler(?:(?:_\w+?)??_TP(\d+)|_DP(\d+)(?!\w)|(?![\w]))"),
     starts=re.compile(r"server_args=ServerArgs\("),
     phases=(
         make_phase("arguments", r"server_args=ServerArgs\("),
