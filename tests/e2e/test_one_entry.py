@@ -255,6 +255,10 @@ EXCEPTIONS = {
     "module_utils/gpu_server/engines/__init__.py",  # the table
     "module_utils/gpu_server/log/log_faults.py",  # their messages, as they print them
     "library/inference_server_arguments.py",  # the library
+    # What people paste is told by the words in it; gpu_host does not import gpu_server.
+    "module_utils/gpu_host/loose/command_lines.py",
+    "module_utils/gpu_host/loose/of_servers.py",
+    "module_utils/gpu_host/measured/other_tools.py",  # the headings of their benchmarks' outputs
 }
 
 
