@@ -13,6 +13,7 @@ from collections.abc import Generator
 from pathlib import Path
 
 import ansible.module_utils
+import hypothesis
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -21,6 +22,11 @@ ansible.module_utils.__path__.append(str(ROOT / "module_utils"))
 sys.path.insert(0, str(ROOT / "library"))
 
 
+# How fast a machine makes examples says nothing of the code that is tested.
+hypothesis.settings.register_profile(
+    "any-machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("any-machine")
 LONGEST_ID = 100
 # What `make test` runs: it needs nothing but Python and git, and changes nothing of the machine.
 FAST_FOLDERS = ("unit", "checks", "e2e", "samples")
