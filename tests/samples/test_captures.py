@@ -62,7 +62,7 @@ def as_guest(folder: str) -> Try:
 
 def as_server_log(data: bytes) -> list[dict[str, Any]]:
     text = data.decode("utf-8", "replace")
-    for engine in (None, engines.SGLANG, engines.VLLM, engines.TRANSFORMERS):
+    for engine in (None, engines.ENGINES["sglang"], engines.ENGINES["vllm"], engines.ENGINES["transformers"]):
         log_reader.read_log(text, 1.8e9, 0, engine) if engine else log_reader.read_log(text, 1.8e9)
     return []
 
