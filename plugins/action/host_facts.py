@@ -49,8 +49,10 @@ class ActionModule(Facts):  # type: ignore[misc]
 
     def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         result, args = self.begin_task(tmp, task_vars, _ARGUMENT_SPEC)
-        tags = args["run_tags"] if args["own_run"] else []
-        problems = run_options.find_problems(tags, str((task_vars or {}).get("playbook_dir", "")))
+        # A playbook of somebody's own has tags and settings of its own, which are no fault.
+        problems = args["own_run"] and run_options.find_problems(
+            args["run_tags"], str((task_vars or {}).get("playbook_dir", ""))
+        )
         if problems:
             raise AnsibleActionFail(" ".join(problems))
         result.update(changed=False, ansible_facts={})
