@@ -31,6 +31,7 @@ from ansible.module_utils.gpu_host.evidence.interface import (
     Listing,
     Outcome,
     Reading,
+    Request,
 )
 from ansible.module_utils.gpu_host.gather import SUBJECTS
 from ansible.module_utils.gpu_server import gather as server
@@ -111,19 +112,10 @@ class Traced(Evidence):
     def abandon(self) -> None:
         """Nothing was begun."""
 
-    def fetch(
-        self,
-        method: str,
-        url: str,
-        body: bytes | None = None,
-        *,
-        headers: Mapping[str, str] | None = None,
-        timeout: float = 10.0,
-        label: str = "",
-    ) -> Fetched:
-        found = self._source.fetch(method, url, body, headers=headers, timeout=timeout, label=label)
-        denied = self._is_denied("fetch", "%s %s" % (method, url), found.ok)
-        return Fetched(method, url, DENIED, label=label) if denied else found
+    def answer_request(self, request: Request) -> Fetched:
+        found = self._source.answer_request(request)
+        denied = self._is_denied("fetch", "%s %s" % (request.method, request.url), found.ok)
+        return Fetched(request.method, request.url, DENIED, label=request.label) if denied else found
 
     def now(self) -> float:
         return self._source.now()

@@ -10,7 +10,7 @@ import fnmatch
 import functools
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Union
 from unittest import mock
@@ -34,6 +34,7 @@ from ansible.module_utils.gpu_host.evidence.interface import (
     Listing,
     Outcome,
     Reading,
+    Request,
 )
 
 Key = tuple[str, Any]  # ("read", path), ("list", path), ("run", argv), ("fetch", its name)
@@ -164,18 +165,9 @@ class Traced(Evidence):
     def run(self, argv: Sequence[str], timeout: float = 30.0) -> Outcome:
         return self._kept(("run", tuple(argv)), self.source.run(argv))
 
-    def fetch(
-        self,
-        method: str,
-        url: str,
-        body: bytes | None = None,
-        *,
-        headers: Mapping[str, str] | None = None,
-        timeout: float = 10.0,
-        label: str = "",
-    ) -> Fetched:
-        answer = self.source.fetch(method, url, label=label)
-        return self._kept(("fetch", method, url, label), answer)
+    def answer_request(self, request: Request) -> Fetched:
+        answer = self.source.answer_request(request)
+        return self._kept(("fetch", request.method, request.url, request.label), answer)
 
     def now(self) -> float:
         return self.source.now()

@@ -6,11 +6,11 @@ the first answered, is no error; but where a fact is unknown and its reader gave
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from .errors import Errors
-from .interface import ABSENT, READ_LIMIT_BYTES, Evidence, Fetched, Listing, Outcome, Reading
+from .interface import ABSENT, READ_LIMIT_BYTES, Evidence, Fetched, Listing, Outcome, Reading, Request
 
 NOTED_LIMIT = 12
 
@@ -50,17 +50,8 @@ class NotingEvidence(Evidence):
     def abandon(self) -> None:
         self.source.abandon()
 
-    def fetch(
-        self,
-        method: str,
-        url: str,
-        body: bytes | None = None,
-        *,
-        headers: Mapping[str, str] | None = None,
-        timeout: float = 10.0,
-        label: str = "",
-    ) -> Fetched:
-        answer = self.source.fetch(method, url, body, headers=headers, timeout=timeout, label=label)
+    def answer_request(self, request: Request) -> Fetched:
+        answer = self.source.answer_request(request)
         if (not answer.ok or answer.code is None or answer.code >= 400) and self._has_room():
             problem = "answered with code %s" % answer.code if answer.ok else answer.reason or answer.status
             self._noted.add(answer.name, problem)

@@ -196,9 +196,11 @@ def _mib(amount: str, unit: str) -> int | None:
 
 
 def read_vm(config: GuestConfig, models: Mapping[str, Mapping[str, str]] | None = None) -> dict[str, Any]:
-    """The facts of one configuration: what is in force now, and under `next_start` the same keys with the pending
-    changes
-    applied (equal where nothing is pending). `models`: cpu-models.conf, None where it is not known."""
+    """The facts of one configuration: what is in force now.
+
+    `next_start` holds the same keys with the pending changes applied (equal where nothing is pending). `models`:
+    cpu-models.conf, None where it is not known.
+    """
     changed, deleted = pending_changes(config.pending)
     current = config.current.settings()
     return {
