@@ -16,6 +16,7 @@ from .engines import Engine
 
 HEALTH_SECONDS = 25.0  # SGLang's own health check generates a token and gives up after 20 s
 SECONDS = 8.0
+STRANGER_SECONDS = 3.0  # for what listens on the port of a server that does not listen yet
 GENERATION_SECONDS = 90.0
 PROMPT = "The capital of France is"
 TOKENS = 24
@@ -31,19 +32,22 @@ _RUN = re.compile(r"(\S)\1{9,}|(\b\w{1,12}\b)(?:\W+\2\b){9,}")
 
 
 def read_api(
-    evidence: Evidence, base: str, engine: Engine | None, errors: Errors, *, key: str | None = None, light: bool = False
-) -> dict[str, Any]:
+    evidence: Evidence, base: str, engine: Engine | None, errors: Errors, *, key: str | None = None, light: bool = False,
+    starts: bool = False,
+) -> dict[str, Any]:  # fmt: skip
     """FACTS. `reachable`: whether anything listens; None where it was not asked.
 
     `health`: ``{code, answered, seconds, problem}``.
 
     `models_problem`: what is wrong with the list of models; None where it is right, and where it is unknown.
-    `light` asks for health and models only.
+    `light` asks for health and models only; `starts`: the server does not listen yet, so an answer is another's.
     """
     headers = {"Authorization": "Bearer " + key} if key else {}
     found: dict[str, Any] = dict.fromkeys(FACTS)
     found["base"] = base
-    health = evidence.fetch("GET", base + "/health", headers=headers, timeout=HEALTH_SECONDS)
+    health = evidence.fetch(
+        "GET", base + "/health", headers=headers, timeout=STRANGER_SECONDS if starts else HEALTH_SECONDS
+    )
     if health.status == NOT_CAPTURED:
         errors.add(health.name, "not captured in this bundle")
         if is_only_pieces(evidence):  # of what somebody handed in, each answer counts by itself
@@ -63,7 +67,7 @@ def read_api(
     if health.status == ABSENT:
         return found
     limit = (
-        3.0 if health.status == TIMEOUT else SECONDS
+        STRANGER_SECONDS if health.status == TIMEOUT else SECONDS
     )  # a server that accepts and never answers is asked once in full
     _models(evidence.fetch("GET", base + "/v1/models", headers=headers, timeout=limit), found, errors)
     if engine and not light:

@@ -383,8 +383,9 @@ def _read_api(
         scheme = "https" if "ssl-certfile" in live else "http"
         base = "%s://%s:%d" % (scheme, address, port)
         facts["api"] = api.read_api(
-            evidence, base, engine, errors, key=params.get("api_key"), light=bool(params.get("light"))
-        )
+            evidence, base, engine, errors, key=params.get("api_key"), light=bool(params.get("light")),
+            starts=_is_before_listening(facts["log"]),
+        )  # fmt: skip
     facts["model"] = facts["api"]["model"] or engines.find_served_name(
         facts["engine"], (facts["process"] or {}).get("arguments") or ()
     )
@@ -398,6 +399,14 @@ def _read_api(
         facts["exposed"] = (
             facts["port"]["beyond_this_host"] and not facts["key_set"] and (answered or environment is not None)
         )
+
+
+def _is_before_listening(log: dict[str, Any]) -> bool:
+    """Whether the log, read to its end, shows a start that has not come as far as its own port: whatever listens there
+    is another process."""
+    reached = {phase["name"] for phase in log["phases"]}
+    known = log["available"] and not log["gap"] and log["phase"] is not None
+    return bool(known and not log["ready"] and not reached & {"listening", "ready"})
 
 
 def _name_first_phase(facts: dict[str, Any]) -> None:
@@ -473,6 +482,8 @@ def _named_state(facts: dict[str, Any], scale: float) -> tuple[str | None, str]:
         )
     if log["ready"] and (health.get("answered") or not health.get("code")):
         now = "answers %s" % health["code"] if health.get("code") else "does not answer: %s" % health.get("problem")
+        if log["stopping"]:
+            return "unhealthy", "it was told to stop, and /health now %s: %s" % (now, log["stopping"])
         return "unhealthy", said or "it was ready, and /health now " + now
     if fault:
         return "failed", said

@@ -31,13 +31,15 @@ def read_gpu_load(evidence: Evidence, errors: Errors, pids: set[int]) -> dict[st
     """``{gpus, lowest_mib, highest_mib, spread_mib, outliers, busy, spinning, utilization}``.
 
     `gpus`: ``{address: {index, memory_used_mib, memory_total_mib, utilization_percent, power_draw_w, power_limit_w,
-    performance_state, pids}}`` or None; `pids` are those of `pids` on it. The figures after it are of the server's GPUs
-    (all, where processes are hidden). `unread`: nvidia-smi is there and did not answer.
+    performance_state, pids, others}}`` or None; `pids` are those of `pids` on it, `others` the processes on it that are
+    not: ``[{pid, memory_mib}]``, None where nvidia-smi does not say which processes are there. The figures after it are
+    of the server's GPUs (all, where processes are hidden). `shared`: for each process beside the server on a GPU of it,
+    ``{index, pid, memory_mib}``; None where it is unknown, and where nvidia-smi names no process of the server. `unread`: nvidia-smi is there and did not answer.
     `spinning`: every one at high utilisation and the power of one that computes
     nothing.
     """
     result: dict[str, Any] = dict.fromkeys(
-        ("gpus", "lowest_mib", "highest_mib", "spread_mib", "outliers", "busy", "spinning", "utilization")
+        ("gpus", "lowest_mib", "highest_mib", "spread_mib", "outliers", "busy", "spinning", "utilization", "shared")
     )
     result["unread"] = evidence.run(GPUS_COMMAND, SECONDS).status != ABSENT
     rows = _rows(evidence, GPUS_COMMAND, 8, errors)
@@ -54,15 +56,29 @@ def read_gpu_load(evidence: Evidence, errors: Errors, pids: set[int]) -> dict[st
             "power_limit_w": _number(row[6]),
             "performance_state": row[7] or None,
             "pids": [],
+            "others": None,
         }
-    for row in _rows(evidence, APPS_COMMAND, 3, errors) or []:
-        gpu = gpus.get(address_of(row[1]))
+    processes = _rows(evidence, APPS_COMMAND, 3, errors)
+    for gpu in gpus.values() if processes is not None else ():
+        gpu["others"] = []
+    for row in processes or []:
+        gpu = gpus.get(address_of(row[1]))  # type: ignore[assignment]
         pid = values.whole_number(row[0])
         if gpu and pid in pids:
             gpu["pids"].append(pid)
+        elif gpu:
+            gpu["others"].append({"pid": pid, "memory_mib": _number(row[2])})
+    result["shared"] = _find_shared(gpus)
     result.update(gpus=gpus, unread=False)
     _summary(result, [gpu for gpu in gpus.values() if gpu["pids"]] or list(gpus.values()))
     return result
+
+
+def _find_shared(gpus: dict[str, dict[str, Any]]) -> list[dict[str, Any]] | None:
+    ours = [gpu for gpu in gpus.values() if gpu["pids"]]
+    if not ours:
+        return None
+    return [{"index": gpu["index"], **other} for gpu in ours for other in gpu["others"]]
 
 
 def _summary(result: dict[str, Any], gpus: list[dict[str, Any]]) -> None:

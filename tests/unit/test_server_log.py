@@ -237,3 +237,41 @@ def test_a_real_sglang_that_cannot_start(name: str, kind: str, word: str) -> Non
     log = read(RECORDINGS / ("sglang-0.5.17-%s.log.gz" % name))
     assert log["engine"] == "sglang" and log["fatal"]["kind"] == kind
     assert word in log["fatal"]["line"]
+
+
+# SGLang 0.5.17 with --tp 2 on two H200, NCCL_DEBUG=INFO.
+@pytest.mark.parametrize(
+    ("name", "transports"),
+    [
+        ("tp2-serving", {"P2P": ["0->1", "1->0"]}),
+        ("tp2-rank_killed", {"P2P": ["0->1", "1->0"]}),
+        ("tp2-without_p2p", {"SHM": ["0->1", "1->0"]}),
+    ],
+)
+def test_two_ranks_say_how_they_talk(name: str, transports: dict[str, list[str]]) -> None:
+    log = read(RECORDINGS / ("sglang-0.5.17-%s.log.gz" % name))
+    assert log["engine"] == "sglang" and log["ready"] is True
+    assert log["nccl"]["transports"] == transports
+    assert log["nccl"]["version"] == "2.28.9"
+
+
+def test_a_server_that_was_told_to_stop_says_so() -> None:
+    assert "SIGTERM received" in read(RECORDINGS / "sglang-0.5.17-tp2-serving.log.gz")["stopping"]
+    assert read(RECORDINGS / "sglang-0.5.17-tp2-rank_killed.log.gz")["stopping"] is None
+
+
+def test_the_rank_that_is_left_loses_its_connection_to_the_one_that_was_killed() -> None:
+    log = read(RECORDINGS / "sglang-0.5.17-tp2-rank_killed.log.gz")
+    assert (log["fatal"]["kind"], log["fatal"]["phase"]) == ("peer_gone", "serving")
+    assert "Connection reset by peer" in log["fatal"]["exception"]
+
+
+def test_a_memory_share_below_the_weights_is_said_in_the_engine_s_words() -> None:
+    log = read(RECORDINGS / "sglang-0.5.17-tp2-does_not_fit.log.gz")
+    assert "Raise --mem-fraction-static" in log["fatal"]["exception"]
+
+
+def test_memory_that_another_process_holds_makes_a_small_cache_not_a_fault() -> None:
+    log = read(RECORDINGS / "sglang-0.5.17-tp2-memory_held.log.gz")
+    assert (log["ready"], log["fatal"], log["kv_tokens"]) == (True, None, 12456)
+    assert read(RECORDINGS / "sglang-0.5.17-tp2-serving.log.gz")["kv_tokens"] == 2702022

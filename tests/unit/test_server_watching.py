@@ -123,7 +123,9 @@ def test_the_wrong_model_is_not_ready(tmp_path: Path) -> None:
 
 
 def test_a_port_that_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(api, "HEALTH_SECONDS", 0.5)
+    """Whatever listens there before the server does is not waited for as long as for a health check that generates."""
+    monkeypatch.setattr(api, "HEALTH_SECONDS", 600.0)
+    monkeypatch.setattr(api, "STRANGER_SECONDS", 0.5)
     with running(tmp_path, "healthy", speed=10) as server, socket.socket() as other:
         other.bind(("127.0.0.1", server.port))
         other.listen()

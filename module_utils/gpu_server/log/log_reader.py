@@ -35,6 +35,8 @@ _CONTEXT = re.compile(r"context_len=(\d+)|Using max model len (\d+)")
 _EXCEPTION = re.compile(r"(?:^|[\]\s])((?:\w+\.)*\w*(?:Error|Exception)): (?P<text>.+)$")
 _CAPACITY = re.compile(r"GPU (\d{1,3}) has a total capacity of")
 _HOLDER = re.compile(r"\bProcess (\d{1,10}) has (\d{1,6}(?:\.\d{1,3})?) (MiB|GiB) memory in use")
+# SGLang 0.5.17 says the first two; uvicorn, which serves for every engine, the third.
+_STOPS = re.compile(r"SIGTERM received|Gracefully exiting|INFO:\s{1,8}Shutting down$")
 _DISABLED_P2P = re.compile(r"P2P is disabled between connected GPUs (\d+) and (\d+)")
 _GENERATION = re.compile(r"/generate$|/completions$|/responses$|/messages$")
 
@@ -45,7 +47,8 @@ def read_log(
     """The facts of the last start in `text`; the same keys always, None for what the log does not say.
 
     ``{engine, lines, ends_with_request, started_line, phase, phases, progress, ready, ready_at, last_line,
-    last_line_at, decode, faults, fatal, nccl, requests, kv_tokens, context_length}``.
+    last_line_at, decode, faults, fatal, nccl, requests, kv_tokens, context_length, stopping}``. `stopping`: the line by
+    which a server that was ready says that it was told to stop.
 
     `phases`: ``[{name, at, seconds, line}]`` in the order in which they were reached; `seconds` None for the last one.
     With `since` (when the process started) nothing that an earlier process wrote counts, even if the new one ended
@@ -120,6 +123,7 @@ class _State:
         self._ready = False
         self._kv_tokens: int | None = None
         self._context: int | None = None
+        self._stopping: str | None = None
 
     def take(self, line: Line) -> None:
         text = line.text
@@ -140,6 +144,8 @@ class _State:
         self._take_batch(line)
         if self._kv_tokens is None and (match := _KV_TOKENS.search(text)):
             self._kv_tokens = _number(match)
+        if self._ready and self._stopping is None and _STOPS.search(text):
+            self._stopping = text[:EXCERPT]
         if self._context is None and (match := _CONTEXT.search(text)):
             self._context = _number(match)
 
@@ -310,6 +316,7 @@ class _State:
             "requests": self._requests,
             "kv_tokens": self._kv_tokens,
             "context_length": self._context,
+            "stopping": self._stopping,
         }
 
     def _distance_from_cause(self, fault: dict[str, Any]) -> int:
