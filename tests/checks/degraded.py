@@ -333,7 +333,13 @@ class Remembering:
 READERS = dict(gathering.SUBJECTS)
 
 
-def judge(place: Place, host: Host, memory: Memory, before: Judged | None = None) -> Judged:
+def judge(
+    place: Place,
+    host: Host,
+    memory: Memory,
+    before: Judged | None = None,
+    evaluator: Callable[[dict[str, Any]], harness.OneByOne] = Silent,
+) -> Judged:
     """The verdict on `host`; a check whose facts are those of `before` has its result from there."""
     remembering = {name: Remembering(name, reader, memory) for name, reader in READERS.items()}
     hypervisor = None
@@ -349,7 +355,7 @@ def judge(place: Place, host: Host, memory: Memory, before: Judged | None = None
         check.id: tuple(expressions.look_up_path(variables, path) for path in paths(check)) for check in place.checks
     }
     again = [check for check in place.checks if before is None or read[check.id] != before.read[check.id]]
-    new = {result["id"]: result for result in engine.evaluate_checks(again, variables, Silent(variables))}
+    new = {result["id"]: result for result in engine.evaluate_checks(again, variables, evaluator(variables))}
     old = before.results if before else {}
     told = [*facts["errors"]]
     for other in ("proxmox", "hypervisor", "probe", "server"):
@@ -390,6 +396,14 @@ def place_of(base: str, expected: dict[str, Any] | None = None, facts: dict[str,
 @functools.cache
 def judged_base(name: str) -> Judged:
     return judge(place_of(name), base_host(name), base_memory(name))
+
+
+def judge_broken(broken: harness.Overlay) -> dict[str, dict[str, Any]]:
+    """The result of every check on the host of a fixture, with the texts of those whose facts the fixture changes."""
+    place = place_of(broken.base, broken.expected, broken.facts)
+    memory = Memory(base_memory(broken.base), keep=False)
+    host = changed_host(broken, list(sides(broken)))
+    return judge(place, host, memory, judged_base(broken.base), harness.evaluator).results
 
 
 def base_host(name: str) -> Host:

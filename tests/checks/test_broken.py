@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import degraded
 import harness
 import pytest
 
@@ -39,7 +40,7 @@ def test_the_check_has_a_broken_fixture(check: str) -> None:
 def test_the_fixture_fails_its_check_and_no_other(path: Path) -> None:
     broken = harness.overlay(path)
     assert broken.check in CHECKS, "%s names no check" % path.name
-    results = harness.judge_overlay(broken)
+    results = degraded.judge_broken(broken)
     result = results[broken.check]
     unrecorded = harness.unrecorded_files(broken)
     if result["status"] != broken.status and unrecorded:

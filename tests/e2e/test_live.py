@@ -12,6 +12,8 @@ import pytest
 
 from .conftest import LOCAL
 
+pytestmark = pytest.mark.live
+
 together = pytest.mark.xdist_group("bundle")
 HAS_DRIVER = Path("/proc/driver/nvidia/version").exists()
 without_gpus = pytest.mark.skipif(HAS_DRIVER, reason="this machine has NVIDIA GPUs")

@@ -11,6 +11,8 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 import mixed_fleet
 
+pytestmark = pytest.mark.live
+
 HOST_SECONDS = 45.0
 
 

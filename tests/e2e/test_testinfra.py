@@ -7,19 +7,22 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 TOOLS = Path(sys.executable).parent
 
 
-def pytest(*words: str) -> subprocess.CompletedProcess[str]:
+def run_pytest(*words: str) -> subprocess.CompletedProcess[str]:
     environment = dict(os.environ, PATH="%s:%s" % (TOOLS, os.environ["PATH"]), NO_COLOR="1")
     environment.pop("GPU_HOST_TESTS_FORBID_SKIPS", None)
     argv = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", "tests/testinfra", *words]
     return subprocess.run(argv, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.live
 def test_a_case_for_each_check_and_host_with_the_report_s_words() -> None:
-    done = pytest("--hosts=ansible://llm-vm,ansible://h200-x2", "--ansible-inventory=inventory")
+    done = run_pytest("--hosts=ansible://llm-vm,ansible://h200-x2", "--ansible-inventory=inventory")
     assert done.returncode == 1, done.stdout + done.stderr
     failed = {line.split("::")[1].split(" - ")[0] for line in done.stdout.splitlines() if line.startswith("FAILED")}
     assert failed == {
@@ -30,7 +33,7 @@ def test_a_case_for_each_check_and_host_with_the_report_s_words() -> None:
 
 
 def test_a_part_by_tag() -> None:
-    done = pytest("--hosts=ansible://h200-x2", "--ansible-inventory=inventory", "--check-tags=p2p")
+    done = run_pytest("--hosts=ansible://h200-x2", "--ansible-inventory=inventory", "--check-tags=p2p")
     assert done.returncode == 0, done.stdout + done.stderr
     assert " passed" in done.stdout
 

@@ -17,6 +17,8 @@ import pytest
 from ansible.module_utils.gpu_server import api, watching
 from engine_standin import running
 
+pytestmark = pytest.mark.live
+
 
 def test_a_healthy_start_is_shown_phase_by_phase_and_ends_ready(tmp_path: Path) -> None:
     with running(tmp_path, "healthy", speed=6) as server:
