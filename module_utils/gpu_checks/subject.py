@@ -145,6 +145,8 @@ def describe_hypervisor(host: Facts, others_facts: Facts, name: str, vmid: Any) 
     """
     view = select_guest(others_facts["proxmox"], name, vmid)
     view["kind_agrees"] = _agrees(view["guest"], host.get("virtualization") or {})
+    if view["guest"] is not None and view["kind_agrees"] is not False:  # what the guest's own DMI need not say
+        host["virtualization"] = {**(host.get("virtualization") or {}), "hypervisor_kind": "proxmox", "cloud": False}
     view.update(card_findings=None, cards_unjudged=[])
     if view["kind_agrees"] is False:
         view["gives"] = ""

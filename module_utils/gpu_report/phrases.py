@@ -11,6 +11,16 @@ _ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 
 
+# What people call the machine under a guest, by `hypervisor_kind` of the facts; of a cloud it is nobody's to change.
+HYPERVISORS = {
+    "proxmox": " (Proxmox host)",
+    "libvirt": " (libvirt)",
+    "vmware": " (VMware)",
+    "hyperv": " (Hyper-V)",
+    "xen": " (Xen)",
+}
+
+
 def strip_controls(text: Any) -> str:
     """`text` without escape sequences and control characters; tabs and line ends stay."""
     return _CONTROLS.sub("\N{REPLACEMENT CHARACTER}", _ESCAPES.sub("", str(text).replace("\r\n", "\n")))
@@ -34,7 +44,7 @@ def name_machine(remedy: dict[str, Any], hosts: Sequence[str]) -> str:
     of = join_names(hosts, 3)
     return {
         "host": "on %s" % of,
-        "hypervisor": "on the hypervisor (Proxmox host) of %s" % of,
+        "hypervisor": "on the hypervisor%s of %s" % (HYPERVISORS.get(str(remedy.get("hypervisor")), ""), of),
         "container_host": "on the machine that runs the container %s" % of,
         "guest": "inside the guest %s" % of,
         "firmware": "in the firmware setup (BIOS/BMC) of the machine behind %s" % of,
