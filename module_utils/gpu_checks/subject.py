@@ -55,8 +55,10 @@ def make_host(ansible_facts: Facts) -> Facts:
 
 
 def compare_measurements(host: Facts) -> None:
-    """Add what needs the facts of two modules: where the probe and other tools disagree, and what the pairs that the probe
-    found bad have in common."""
+    """Add what needs the facts of two modules.
+
+    Where the probe and other tools disagree, and what the pairs that the probe found bad have in common.
+    """
     if isinstance(host.get("probe"), dict):
         host["probe"] = {**host["probe"], "common": find_common_ground(host["probe"], host.get("gpus") or {})}
     found = host.get("measurements")

@@ -46,8 +46,8 @@ def join_facts(facts: Facts, errors: Errors) -> Facts:
       ``numa_node_count``
     - ``p2p_gpus_differ``: whether the P2P matrix shows another number of GPUs than nvidia-smi; ``pcie_p2p``: more than
       one GPU, not all joined by NVLink, so that P2P has to cross PCI Express
-    - ``width_by_design``: in a cloud's instance, whether every GPU has the same link, narrower than the card's: the provider
-      has wired it so
+    - ``width_by_design``: in a cloud's instance, whether every GPU has the same link, narrower than the card's: the
+      provider has wired it so
     - ``blocked_between_models``: whether every pair that the driver grants no P2P joins two different models
     - ``taken_at_boot``: ``{addresses, places, blacklists}`` where vfio-pci is to take, at the next boot, cards that the
       nvidia driver has today; empty where it takes none

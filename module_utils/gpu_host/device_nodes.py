@@ -34,9 +34,9 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
     (None: not registered); None if unknown. `gpu_minors`: PCI address -> minor number of its node, from
     /proc/driver/nvidia/gpus. `missing`: names that should be there; `missing_control`: those among them that every CUDA
     process needs; `no_gpu_node`: no nvidiaN is there although the driver holds GPUs. `stale`: [{name, major,
-    registered, text}]. `refused`: those of `opens` whose mode lets everybody in and that cannot be opened all the same: a
-    container's device policy refuses them. `opens`: {nvidiactl, nvidia-uvm} -> whether opening them works here (None: not tried).
-    `unusable`: [{name, why, text}].
+    registered, text}]. `refused`: those of `opens` whose mode lets everybody in and that cannot be opened all the
+    same: a container's device policy refuses them. `opens`: {nvidiactl, nvidia-uvm} -> whether opening them works here
+    (None: not tried). `unusable`: [{name, why, text}].
     """
     listing = evidence.list("/dev")
     errors.unanswered(listing)

@@ -43,8 +43,8 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
     running module's version ([] all agree, None unknown); `cuda` the newest CUDA release of the running driver;
     `gsp_firmware` (PCI address -> version or None), `nouveau_loaded`, `secure_boot`, `dkms` ([{module, version, kernel,
     state}], [] where DKMS is not installed, None if unknown), `built_for_running_kernel`, `built_for_newest_kernel`;
-    `build_failure` and `next_build_failure`: why there is none for them (driver_build.find_build_failure); `disagreement`
-    (find_disagreement);
+    `build_failure` and `next_build_failure`: why there is none for them (driver_build.find_build_failure);
+    `disagreement` (find_disagreement);
     `nvswitches` (addresses); `nvlink5`: whether a GPU is of those whose NVLink fabric needs nvlsm beside the Fabric
     Manager (B200, B300, GB200, GB300); and the facts of `driver_requirements.of_gpus`,
     `driver_services`, `driver_packages` (as `packaging`) and `cuda_toolkits`.
@@ -153,9 +153,7 @@ def find_mismatches(
         if version and not versions.is_same_version(version, running)
     ]
     unread = [on_disk["known"] is not True, libraries is None or None in libraries.values()]
-    unread.append(
-        fabric is not False and fabric_manager["installed"] is True and fabric_manager["version"] is None
-    )
+    unread.append(fabric is not False and fabric_manager["installed"] is True and fabric_manager["version"] is None)
     return found if found or not any(unread) else None
 
 

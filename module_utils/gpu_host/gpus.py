@@ -44,7 +44,7 @@ EXIT_MEANINGS = {
     18: "library and kernel module are of different versions",
     255: "other error",
 }
-# What nvidia-smi says when it fails, in one line -> the kind of its failure. [strings of nvmlErrorString; man nvidia-smi]
+# What nvidia-smi says when it fails, in one line -> the kind of its failure. [nvmlErrorString; man nvidia-smi]
 _FAILURES = (
     ("mismatch", "version mismatch"),
     ("lost", "gpu is lost"),

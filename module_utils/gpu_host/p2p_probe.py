@@ -62,7 +62,8 @@ def gather(
       ``unmeasured_pairs``, ``wrong_control_pairs``, ``one_way_pairs``, ``corrupt_under_load``,
       ``collapsed_under_load``, ``skipped_gpus``, ``impossible_pairs`` (faster than PCI Express can be); and
       ``explanations``: by list, a sentence with figures for each entry
-    - ``collective``: see `all_reduce.facts`; ``common`` (added where the checks run): see `bad_pairs.find_common_ground`
+    - ``collective``: see `all_reduce.facts`; ``common`` (added where the checks run): see
+    `bad_pairs.find_common_ground`
 
     `restrict` makes a live probe leave the GPUs alone (cuInit and the driver's claims only); a recorded one has none.
     """

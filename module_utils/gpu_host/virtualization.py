@@ -59,8 +59,8 @@ DMI_HYPERVISORS = (
     ("Xen", "xen"),
 )
 # Words in DMI (maker, product, its version, firmware) -> who runs this virtual machine. The first that is found counts:
-# a cloud or a manager before the QEMU that it uses. Sources: dmidecode output in public reports; cloud-init's ds-identify
-# (names of clouds); systemd, src/basic/virt.c; Proxmox's edk2 package and its machine versions (+pveN).
+# a cloud or a manager before the QEMU that it uses. Sources: dmidecode output in public reports; cloud-init's
+# ds-identify (names of clouds); systemd, src/basic/virt.c; Proxmox's edk2 package and its machine versions (+pveN).
 DMI_KINDS = (
     ("Amazon EC2", "amazon"),
     (".amazon", "amazon"),  # firmware of its Xen instances
@@ -136,10 +136,10 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
     - ``container``: lxc, docker, podman, kubernetes, systemd-nspawn, … or "" (in none); ``vm``: True | False | None,
       also from inside a container; ``hypervisor``: kvm, qemu, amazon, google, firecracker, cloud_hypervisor, vmware,
       microsoft, … or "" (none); None: unknown
-    - ``hypervisor_kind``: who runs the guest that this is, where something says so: proxmox, libvirt (Red Hat's), vmware,
-      hyperv, xen, virtualbox, openstack, kubevirt, nutanix, firecracker, cloud_hypervisor, or a cloud (amazon, google,
-      azure, …); qemu where DMI is QEMU's own, which names no manager; "" for no guest; None: unknown. ``cloud``: whether
-      it is a cloud's (None: unknown, as where DMI is QEMU's own)
+    - ``hypervisor_kind``: who runs the guest that this is, where something says so: proxmox, libvirt (Red Hat's),
+      vmware, hyperv, xen, virtualbox, openstack, kubevirt, nutanix, firecracker, cloud_hypervisor, or a cloud (amazon,
+      google, azure, …); qemu where DMI is QEMU's own, which names no manager; "" for no guest; None: unknown. ``cloud``:
+      whether it is a cloud's (None: unknown, as where DMI is QEMU's own)
     - ``vendor``: DMI's maker of the machine; ``dmi``: {name: text or None}
     - ``host_facts``: True in a container: DMI, PCI, kernel and command line are those of its host
     - ``chipset``: i440fx | q35 | other | None, of a virtual machine only; ``chipset_reason``: why it is unknown or what

@@ -11,7 +11,8 @@ from typing import Any
 
 from .engines import find_patience_of_phase
 
-# What stands last in the log of a start that hangs when NCCL first moves data between GPUs. [NCCL prints its version when
+# What stands last in the log of a start that hangs when NCCL first moves data between GPUs. [NCCL prints its version
+# when
 # the first communicator is made; SGLang's and vLLM's own lines around it; vllm issue 33041, sglang's and rtx6kpro's
 # reports of hangs]
 _COMMUNICATOR = re.compile(
@@ -89,8 +90,8 @@ def find_cause(facts: dict[str, Any], before: dict[str, Any] | None = None) -> d
     if _COMMUNICATOR.search(log["last_line"] or "") and not facts["compilers"] and facts["ranks_expected"] != 1:
         return _verdict(
             "collective",
-            "the last line is NCCL's (%s): the ranks set up their communicator, whose first transfer between GPUs never "
-            "ends" % log["last_line"],
+            "the last line is NCCL's (%s): the ranks set up their communicator, and its first transfer between GPUs "
+            "never ends" % log["last_line"],
             SPIN_ADVICE,
         )
     load = gpu["utilization"] or []

@@ -24,8 +24,8 @@ def complete_pairs(measurements: Facts, outputs: list[tuple[str, Output]], facts
     ``devices``: GPU -> the tools' number of it. ``data_checked``: whether one of them compared data. ``disagreements``
     with the probe (agreement.py): None where there is nothing to compare. ``lowest_bandwidth_gb_s``.
     ``all_usable``, ``all_fast``: None while a pair is not known. Lists of sentences: ``refused_pairs``,
-    ``waived_peer_tests``, ``staged_pairs``, ``slower_with_peer_access``, ``slow_pairs``, ``impossible_pairs`` (faster than
-    PCI Express can be).
+    ``waived_peer_tests``, ``staged_pairs``, ``slower_with_peer_access``, ``slow_pairs``, ``impossible_pairs`` (faster
+    than PCI Express can be).
     """
     pairs: dict[str, Facts] = {}
     ends: set[str] = set()

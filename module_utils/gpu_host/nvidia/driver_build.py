@@ -1,5 +1,7 @@
-"""Why DKMS has no build of the driver for a kernel: a build that failed, headers that are missing, a driver that is older
-than the kernel."""
+"""Why DKMS has no build of the driver for a kernel.
+
+A build that failed, headers that are missing, a driver that is older than the kernel.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,8 @@ def find_build_failure(
 ) -> dict[str, Any] | None:
     """None where DKMS has built the driver for `release`, or does not manage it.
 
-    Else ``{kernel, versions: [text], headers, log, error, older, driver_released, kernel_released}``: `headers`: whether
+    Else ``{kernel, versions: [text], headers, log, error, older, driver_released, kernel_released}``: `headers`:
+    whether
     the kernel's build directory is there (None: unknown); `log`: path of a build's log, `error`: its first line that
     names an error, both None where it was not read; `older`: whether every release that DKMS has is older than the
     kernel's series (None where a date is not known); the dates as YYYY-MM.

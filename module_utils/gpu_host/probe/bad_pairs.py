@@ -14,12 +14,15 @@ BAD = ("undelivered_pairs", "hung_pairs", "staged_pairs", "slow_pairs")
 def find_common_ground(probe: Facts, gpus: Facts) -> Facts:
     """``{gpus, small_bar1, display}``: labels, each [] where it is not so.
 
-    `gpus`: those (at most two) without which no pair would be bad, where other pairs are good; `small_bar1`: the GPUs whose
-    BAR1 does not cover their memory, where each bad pair has one of them; `display`: those that show a screen, where each
-    bad pair has one of them and other pairs are good.
+    `gpus`: those (at most two) without which no pair would be bad, where other pairs are good; `small_bar1`: the GPUs
+    whose
+    BAR1 does not cover their memory, where each bad pair has one of them; `display`: those that show a screen, where
+    each bad pair has one of them and other pairs are good.
     """
     pairs = probe.get("pairs") or {}
-    bad = [tuple(name.split("->", 1)) for name in {name for key in BAD for name in probe.get(key) or () if "->" in name}]
+    bad = [
+        tuple(name.split("->", 1)) for name in {name for key in BAD for name in probe.get(key) or () if "->" in name}
+    ]
     devices = gpus.get("devices") or {}
     nothing: Facts = {"gpus": [], "small_bar1": [], "display": []}
     if not bad:

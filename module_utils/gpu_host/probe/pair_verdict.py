@@ -47,9 +47,10 @@ RUNGS = ("granted", "usable", "delivered", "fast")
 def expect_bandwidth(
     path: str | None, ends: tuple[dict[str, Any], dict[str, Any]], nvlink_gb_s: float | None, in_guest: bool | None
 ) -> dict[str, Any]:
-    """The least bandwidth that a healthy pair reaches: ``{gb_s, basis, most_gb_s}``; gb_s None where nothing is known of the
-    link. `most_gb_s`: what the PCIe link of the slower end carries at its best, None for NVLink and where the path is not
-    known.
+    """The least bandwidth that a healthy pair reaches: ``{gb_s, basis, most_gb_s}``.
+
+    gb_s is None where nothing is known of the link. `most_gb_s`: what the PCIe link of the slower end carries at its
+    best, None for NVLink and where the path is not known.
 
     `path` is the cell of `nvidia-smi topo -m` (`NV18`, `NODE`, `SYS`, …), `ends` are both GPUs' facts, `nvlink_gb_s`
     the speed of one link as `nvidia-smi nvlink -s` gives it. In a guest the path does not show the sockets, so the

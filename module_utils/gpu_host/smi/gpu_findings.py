@@ -85,10 +85,10 @@ def find_offenders(devices: dict[str, Facts] | None, whole: bool, every_field: b
 def _find_twin(devices: dict[str, Facts], entry: dict[str, Any]) -> dict[str, Any] | None:
     """A card of the same model whose BAR1 covers its memory: the platform can do it."""
     for where, facts in devices.items():
-        if facts["name"] == entry["name"] and entry["name"] and not facts["lost"] and _bar1(facts) is False:
-            if known_number(facts["bar1_mib"]):
-                label = label_gpu(where, facts["index"])
-                return {"label": label, "bar1_mib": facts["bar1_mib"], "vbios_version": facts["vbios_version"]}
+        alike = entry["name"] and facts["name"] == entry["name"] and not facts["lost"]
+        if alike and known_number(facts["bar1_mib"]) and _bar1(facts) is False:
+            label = label_gpu(where, facts["index"])
+            return {"label": label, "bar1_mib": facts["bar1_mib"], "vbios_version": facts["vbios_version"]}
     return None
 
 
