@@ -138,8 +138,8 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
       microsoft, … or "" (none); None: unknown
     - ``hypervisor_kind``: who runs the guest that this is, where something says so: proxmox, libvirt (Red Hat's),
       vmware, hyperv, xen, virtualbox, openstack, kubevirt, nutanix, firecracker, cloud_hypervisor, or a cloud (amazon,
-      google, azure, …); qemu where DMI is QEMU's own, which names no manager; "" for no guest; None: unknown. ``cloud``:
-      whether it is a cloud's (None: unknown, as where DMI is QEMU's own)
+      google, azure, …); qemu where DMI is QEMU's own, which names no manager; "" for no guest; None: unknown.
+      ``cloud``: whether it is a cloud's (None: unknown, as where DMI is QEMU's own)
     - ``vendor``: DMI's maker of the machine; ``dmi``: {name: text or None}
     - ``host_facts``: True in a container: DMI, PCI, kernel and command line are those of its host
     - ``chipset``: i440fx | q35 | other | None, of a virtual machine only; ``chipset_reason``: why it is unknown or what

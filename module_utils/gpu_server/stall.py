@@ -15,9 +15,7 @@ from .engines import find_patience_of_phase
 # when
 # the first communicator is made; SGLang's and vLLM's own lines around it; vllm issue 33041, sglang's and rtx6kpro's
 # reports of hangs]
-_COMMUNICATOR = re.compile(
-    r"NCCL version \d|using nccl==\d|NCCL INFO (?:Connected|Channel|Trees|comm 0x)|Init torch distributed begin"
-)
+_COMMUNICATOR = re.compile(r"NCCL version \d|using nccl==\d|NCCL INFO (?:Connected|Channel|Trees|comm 0x)")
 GROWTH_MIB = 16  # memory that moves by less is noise
 SPIN_ADVICE = (
     "Prove peer-to-peer: stop the server, then ansible-playbook validate.yml --tags p2p. Look at the IOMMU "
