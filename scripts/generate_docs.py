@@ -44,7 +44,7 @@ def checks_pages() -> dict[str, str]:
     explained_by: dict[str, list[str]] = {}
     for content in files.values():
         for item in content:
-            for symptom in item.get("explains", ()):
+            for symptom in loading.name_symptoms(item):
                 explained_by.setdefault(symptom, []).append(item["id"])
     for subject, content in files.items():
         parts = [NOTE % ("checks/%s.yml" % subject), "# Checks: %s\n\n[All checks](../checks.md)\n" % subject]
@@ -92,7 +92,7 @@ def _check(item: dict[str, Any], causes: list[str], subject: str, subject_of: di
     lines.append("Holds when:\n\n" + "".join("- `%s`\n" % _line(condition) for condition in item["that"]) + "\n")
     if item.get("needs"):
         lines.append("Unknown without %s.\n\n" % ", ".join("`%s`" % need for need in item["needs"]))
-    for label, names in (("Explained by", causes), ("Explains", item.get("explains", []))):
+    for label, names in (("Explained by", causes), ("Explains", loading.name_symptoms(item))):
         if names:
             lines.append("%s %s.\n\n" % (label, ", ".join(link(name) for name in names)))
     lines.append("What to do:\n\n")

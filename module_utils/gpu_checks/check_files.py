@@ -38,6 +38,7 @@ class Check:
     found: str
     remedy: tuple[dict[str, Any], ...]
     explains: tuple[str, ...]
+    explains_when: dict[str, tuple[Any, ...]]  # those of `explains` that need more than this check's failure
     docs: str
     file: str
 
@@ -116,8 +117,14 @@ def _renamed(remedy: Any) -> Any:
     return {"on" if key is True else key: value for key, value in remedy.items()}
 
 
+def name_symptoms(item: dict[str, Any]) -> list[str]:
+    """The ids in `explains` of an item, with and without a condition."""
+    return [str(entry["check"] if isinstance(entry, dict) else entry) for entry in item.get("explains", ())]
+
+
 def _check(item: dict[str, Any], path: str) -> Check:
     when = item.get("when", ())
+    conditional = [entry for entry in item.get("explains", ()) if isinstance(entry, dict)]
     return Check(
         id=str(item["id"]),
         title=item["title"],
@@ -125,17 +132,22 @@ def _check(item: dict[str, Any], path: str) -> Check:
         severity=str(item["severity"]),
         tags=tuple(str(tag) for tag in item["tags"]),
         needs=tuple(tuple(str(need).split(".")) for need in item.get("needs", ())),
-        when=tuple(when) if isinstance(when, (list, tuple)) else (when,),
+        when=_listed(when),
         skip=item.get("skip", ""),
         that=tuple(item["that"]),
         found=item["found"],
         remedy=tuple(dict(remedy) for remedy in item["remedy"]),
-        explains=tuple(str(name) for name in item.get("explains", ())),
+        explains=tuple(name_symptoms(item)),
+        explains_when={str(entry["check"]): _listed(entry["when"]) for entry in conditional},
         docs=str(
             item.get("docs") or "docs/checks/%s.md#%s" % (os.path.splitext(os.path.basename(path))[0], item["id"])
         ),
         file=os.path.basename(path),
     )
+
+
+def _listed(when: Any) -> tuple[Any, ...]:
+    return tuple(when) if isinstance(when, (list, tuple)) else (when,)
 
 
 # (file, path inside it, problem)
@@ -206,6 +218,9 @@ def _conditions_of(item: dict[str, Any]) -> Iterator[tuple[tuple[Any, ...], Any]
         when = remedy.get("when", [])
         for entry in when if isinstance(when, list) else [when]:
             yield ("remedy", number, "when"), entry
+    for number, symptom in enumerate(item.get("explains", ())):
+        for entry in _listed(symptom["when"]) if isinstance(symptom, dict) else ():
+            yield ("explains", number, "when"), entry
 
 
 def _texts_of(item: dict[str, Any]) -> Iterator[tuple[tuple[Any, ...], str]]:
@@ -222,7 +237,7 @@ def _texts_of(item: dict[str, Any]) -> Iterator[tuple[tuple[Any, ...], str]]:
 
 def _faults_of_graph(good: dict[str, tuple[str, int, dict[str, Any]]], strict: bool) -> Iterator[_Fault]:
     for name, (path, index, item) in good.items():
-        for number, target in enumerate(item.get("explains", ())):
+        for number, target in enumerate(name_symptoms(item)):
             if strict and target not in good:
                 yield (
                     path,
@@ -230,7 +245,7 @@ def _faults_of_graph(good: dict[str, tuple[str, int, dict[str, Any]]], strict: b
                     "check %s explains '%s', which is no check%s" % (name, target, suggest_name(target, good)),
                 )
     cycle = _cycle(
-        {name: [t for t in item.get("explains", ()) if t in good] for name, (_path, _index, item) in good.items()}
+        {name: [t for t in name_symptoms(item) if t in good] for name, (_path, _index, item) in good.items()}
     )
     if cycle:
         path, index, _item = good[cycle[0]]

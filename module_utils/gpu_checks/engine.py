@@ -8,7 +8,7 @@ A result is a plain dictionary::
      reason: why it is unknown, skipped, waived or broken,
      needs_root: unknown only because the facts were not gathered as root,
      why: the background, where it failed,
-     failed_condition, remedy: {on, text, commands, risk, verify} or None,
+     failed_condition, remedy: {on, hypervisor (its kind, where known), text, commands, risk, verify} or None,
      explains: [ids], caused_by: [ids of the nearest failing causes], root_cause: bool,
      waiver: {reason, expires, status} or None}
 """
@@ -137,7 +137,7 @@ class _Judge:
             "why": "",
             "failed_condition": "",
             "remedy": None,
-            "explains": list(check.explains),
+            "explains": self._explained(),
             "caused_by": [],
             "root_cause": False,
             "waiver": None,
@@ -277,8 +277,10 @@ class _Judge:
             if self._applies(remedy):
                 return {
                     "on": self._machine(str(remedy["on"])),
+                    **self._hypervisor(str(remedy["on"])),
                     "text": self._filled(remedy["text"]),
-                    "commands": [self._filled(command) for command in remedy.get("commands", ())],
+                    # One that is empty when filled in is for another kind of host.
+                    "commands": [text for text in map(self._filled, remedy.get("commands", ())) if text],
                     "risk": self._filled(remedy.get("risk", "")),
                     "verify": self._filled(remedy.get("verify", "")),
                 }
@@ -289,9 +291,23 @@ class _Judge:
         placement = ((self._variables.get("host") or {}).get("virtualization") or {}).get("placement")
         return "container_host" if on == "hypervisor" and placement == "container" else on
 
+    def _hypervisor(self, on: str) -> dict[str, str]:
+        """`hypervisor`, the kind of the one on which it is done, where that is known."""
+        virtualization = (self._variables.get("host") or {}).get("virtualization") or {}
+        kind = str(virtualization.get("hypervisor_kind") or "")
+        return {"hypervisor": kind} if kind and self._machine(on) == "hypervisor" else {}
+
+    def _explained(self) -> list[str]:
+        """The symptoms of this check on this host: without those whose condition does not hold, or is unknown."""
+        conditions = self._check.explains_when
+        return [name for name in self._check.explains if name not in conditions or self._hold(conditions[name])]
+
     def _applies(self, remedy: dict[str, Any]) -> bool:
         when = remedy.get("when", True)
+        return self._hold(when if isinstance(when, list) else [when])
+
+    def _hold(self, conditions: Iterable[Any]) -> bool:
         try:
-            return all(self._decided(condition) for condition in (when if isinstance(when, list) else [when]))
+            return all(self._decided(condition) for condition in conditions)
         except (_Unknown, EvaluationError):
             return False

@@ -163,6 +163,19 @@ _REMEDY = _mapping(
     "remedy",
     {},
 )
+_EXPLAINED = _mapping(
+    {
+        "check": _Field(_ID, required=True),
+        "when": _Field(_WHEN, "What must hold beside this check's failure.", required=True),
+    },
+    "what a check explains under a condition",
+    "explained",
+    {},
+)
+_SYMPTOM = _Kind(
+    {"oneOf": [_ID.reference, _EXPLAINED.reference]},
+    lambda value: (_EXPLAINED if isinstance(value, dict) else _ID).find_faults(value),
+)
 _REMEDIES = _Kind(_list_of(_REMEDY, "remedies").schema, _remedies_faults)
 _CHECK = _mapping(
     {
@@ -177,7 +190,10 @@ _CHECK = _mapping(
         "that": _Field(_CONDITIONS, required=True),
         "found": _Field(_TEXT, "What was seen, with units.", required=True),
         "remedy": _Field(_REMEDIES, "The first whose `when` holds; only the last may lack one.", required=True),
-        "explains": _Field(_list_of(_ID, "the ids of checks", 0)),
+        "explains": _Field(
+            _list_of(_SYMPTOM, "the ids of checks", 0),
+            "The checks whose failure follows from this one's; {check, when} where it does so only under a condition.",
+        ),
         "docs": _Field(_TEXT),
     },
     "a check",
@@ -193,7 +209,7 @@ def find_item_faults(item: Any) -> Iterator[Fault]:
 
 def render_schema() -> str:
     """checks/check.schema.json: what editors know of the form of a file of checks."""
-    named = (_TEXT, _CONDITION, _CONDITIONS, _WHEN, _ID, _REMEDY, _CHECK)
+    named = (_TEXT, _CONDITION, _CONDITIONS, _WHEN, _ID, _REMEDY, _EXPLAINED, _CHECK)
     schema = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "$id": "check.schema.json",

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from ..gpu_host.measured import agreement
+from ..gpu_host.probe.bad_pairs import find_common_ground
 from ..gpu_host.proxmox import select_guest
 from .check_files import Check, suggest_name
 
@@ -54,7 +55,12 @@ def make_host(ansible_facts: Facts) -> Facts:
 
 
 def compare_measurements(host: Facts) -> None:
-    """Add what needs the facts of two modules: where the probe and other tools disagree."""
+    """Add what needs the facts of two modules.
+
+    Where the probe and other tools disagree, and what the pairs that the probe found bad have in common.
+    """
+    if isinstance(host.get("probe"), dict):
+        host["probe"] = {**host["probe"], "common": find_common_ground(host["probe"], host.get("gpus") or {})}
     found = host.get("measurements")
     if isinstance(found, dict):
         host["measurements"] = {**found, "disagreements": agreement.find_disagreements(host.get("probe"), found)}
@@ -145,6 +151,8 @@ def describe_hypervisor(host: Facts, others_facts: Facts, name: str, vmid: Any) 
     """
     view = select_guest(others_facts["proxmox"], name, vmid)
     view["kind_agrees"] = _agrees(view["guest"], host.get("virtualization") or {})
+    if view["guest"] is not None and view["kind_agrees"] is not False:  # what the guest's own DMI need not say
+        host["virtualization"] = {**(host.get("virtualization") or {}), "hypervisor_kind": "proxmox", "cloud": False}
     view.update(card_findings=None, cards_unjudged=[])
     if view["kind_agrees"] is False:
         view["gives"] = ""

@@ -24,6 +24,8 @@ SOURCES: dict[str, tuple[str, ...]] = {
     "gpus_without_numa_node": ("topology", "system"),
     "p2p_gpus_differ": ("gpus", "p2p"),
     "pcie_p2p": ("gpus", "p2p"),
+    "blocked_between_models": ("gpus", "p2p"),
+    "width_by_design": ("gpus", "virtualization"),
     "taken_at_boot": ("modules", "pci"),
 }
 
@@ -44,6 +46,9 @@ def join_facts(facts: Facts, errors: Errors) -> Facts:
       ``numa_node_count``
     - ``p2p_gpus_differ``: whether the P2P matrix shows another number of GPUs than nvidia-smi; ``pcie_p2p``: more than
       one GPU, not all joined by NVLink, so that P2P has to cross PCI Express
+    - ``width_by_design``: in a cloud's instance, whether every GPU has the same link, narrower than the card's: the
+      provider has wired it so
+    - ``blocked_between_models``: whether every pair that the driver grants no P2P joins two different models
     - ``taken_at_boot``: ``{addresses, places, blacklists}`` where vfio-pci is to take, at the next boot, cards that the
       nvidia driver has today; empty where it takes none
     """
@@ -61,6 +66,8 @@ def join_facts(facts: Facts, errors: Errors) -> Facts:
         "gpus_without_numa_node": _without_numa_node(topology.get("gpus_without_numa_node"), nodes),
         "p2p_gpus_differ": _differ(p2p.get("gpu_count"), gpus.get("parsed") if gpus.get("count") is not None else None),
         "pcie_p2p": _pcie_p2p(gpus, p2p),
+        "width_by_design": _width_by_design(gpus, facts.get("virtualization") or {}),
+        "blocked_between_models": _blocked_between_models(devices, p2p),
         "taken_at_boot": _taken_at_boot(facts.get("modules") or {}, on_bus),
     }
 
@@ -79,6 +86,23 @@ def _driver_expected(gpus: Facts, on_bus: Facts | None) -> bool | None:
     if on_bus and not gpus.get("devices") and all(card.get("driver") == "vfio-pci" for card in on_bus.values()):
         return False
     return _gpu_found(gpus, on_bus)
+
+
+def _width_by_design(gpus: Facts, virtualization: Facts) -> bool:
+    """False too where it is not known: then a narrow link is a finding."""
+    reduced, widths = gpus.get("width_reduced"), {entry["width"] for entry in gpus.get("width_reduced") or ()}
+    every = bool(reduced) and gpus.get("count") == len(reduced or ())
+    return virtualization.get("cloud") is True and every and len(widths) == 1
+
+
+def _blocked_between_models(devices: Facts | None, p2p: Facts) -> bool | None:
+    blocked = p2p.get("blocked_pairs")
+    if blocked is None or devices is None:
+        return None
+    ends = [[(devices.get(pair[end]) or {}).get("name") for end in ("source", "destination")] for pair in blocked]
+    if any(left and left == right for left, right in ends):
+        return False
+    return bool(ends) if all(left and right for left, right in ends) else None
 
 
 def _taken_at_boot(modules: Facts, on_bus: Facts | None) -> Facts | None:

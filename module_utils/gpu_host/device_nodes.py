@@ -34,8 +34,9 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
     (None: not registered); None if unknown. `gpu_minors`: PCI address -> minor number of its node, from
     /proc/driver/nvidia/gpus. `missing`: names that should be there; `missing_control`: those among them that every CUDA
     process needs; `no_gpu_node`: no nvidiaN is there although the driver holds GPUs. `stale`: [{name, major,
-    registered, text}]. `opens`: {nvidiactl, nvidia-uvm} -> whether opening them works here (None: not tried).
-    `unusable`: [{name, why, text}].
+    registered, text}]. `refused`: those of `opens` whose mode lets everybody in and that cannot be opened all the
+    same: a container's device policy refuses them. `opens`: {nvidiactl, nvidia-uvm} -> whether opening them works here
+    (None: not tried). `unusable`: [{name, why, text}].
     """
     listing = evidence.list("/dev")
     errors.unanswered(listing)
@@ -64,8 +65,19 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
         else bool(minors) and not any(_is_gpu_node(name) for name in nodes),
         "stale": None if nodes is None or majors is None else _stale(nodes, majors, nodes_unread),
         "opens": opens,
+        "refused": None if nodes is None else _refused(nodes, opens),
         "unusable": None if nodes is None else _unusable(nodes, majors, opens, _file_mode(evidence, errors)),
     }
+
+
+def _refused(nodes: dict[str, Entry], opens: dict[str, bool | None]) -> list[str] | None:
+    found = Offenders()
+    for name, works in opens.items():
+        mode = nodes[name].mode if name in nodes else None
+        found.judge(works is False and mode is not None and mode & _DEFAULT_MODE == _DEFAULT_MODE, name)
+        if works is None and name in nodes:
+            found.unread()
+    return found.listed()
 
 
 def gpu_minors(evidence: Evidence, errors: Errors) -> dict[str, int | None] | None:

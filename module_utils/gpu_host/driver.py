@@ -9,7 +9,7 @@ from . import device_nodes, kernel, modules
 from .evidence.errors import Errors
 from .evidence.interface import ABSENT, DENIED, OK, Evidence
 from .linux import versions
-from .nvidia import cuda_toolkits, driver_packages, driver_requirements, driver_services
+from .nvidia import cuda_toolkits, driver_build, driver_packages, driver_requirements, driver_services
 from .pcie import gpu_addresses
 from .smi.smi_values import NOT_APPLICABLE
 
@@ -42,8 +42,11 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
     none; `libraries` {libcuda, libnvidia_ml: [{path, version}]}; `mismatched`: sentences on what differs from the
     running module's version ([] all agree, None unknown); `cuda` the newest CUDA release of the running driver;
     `gsp_firmware` (PCI address -> version or None), `nouveau_loaded`, `secure_boot`, `dkms` ([{module, version, kernel,
-    state}], [] where DKMS is not installed, None if unknown), `built_for_running_kernel`, `built_for_newest_kernel`,
-    `nvswitches` (addresses); and the facts of `driver_requirements.of_gpus`,
+    state}], [] where DKMS is not installed, None if unknown), `built_for_running_kernel`, `built_for_newest_kernel`;
+    `build_failure` and `next_build_failure`: why there is none for them (driver_build.find_build_failure);
+    `disagreement` (find_disagreement);
+    `nvswitches` (addresses); `nvlink5`: whether a GPU is of those whose NVLink fabric needs nvlsm beside the Fabric
+    Manager (B200, B300, GB200, GB300); and the facts of `driver_requirements.of_gpus`,
     `driver_services`, `driver_packages` (as `packaging`) and `cuda_toolkits`.
     """
     running = modules.read_loaded_modules(evidence, errors)
@@ -70,12 +73,17 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
     nvswitches = nvswitches or (None if unread else [])
     if nvswitches and services["fabric_manager"]["installed"] == NOT_APPLICABLE:
         errors.add("systemctl show", "there is no systemd to ask for the Fabric Manager")
+    nvlink5 = any(is_nvlink5(device) for device in gpus.values())
+    fabric = None if nvswitches is None and not nvlink5 else bool(nvswitches or nvlink5)
     boot = evidence.list("/boot")
     if dkms:
         errors.unanswered(boot, absent_is_fine=True)
     newest = (
         kernel.choose_newest_kernel(kernel.find_installed_kernels(boot)) if boot.ok or boot.status == ABSENT else None
     )
+    for_running = _built(dkms, dkms_whole, release)
+    next_kernel = (newest or release) if boot.ok or boot.status == ABSENT else None
+    for_newest = _built(dkms, dkms_whole, next_kernel)
     return {
         "loaded": loaded,
         "version": version,
@@ -83,17 +91,19 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
         "flavor": flavor,
         "on_disk": on_disk,
         "libraries": libraries,
-        "mismatched": find_mismatches(version, on_disk, libraries, services["fabric_manager"]),
+        "mismatched": find_mismatches(version, on_disk, libraries, services["fabric_manager"], fabric),
+        "disagreement": find_disagreement(version, on_disk, libraries, services["fabric_manager"], fabric),
         "cuda": driver_requirements.cuda_of_driver(version),
         "gsp_firmware": _gsp_firmware(evidence, errors),
         "nouveau_loaded": None if running is None else "nouveau" in running,
         "secure_boot": read_secure_boot(evidence, errors),
         "dkms": dkms if dkms or dkms_whole else None,
-        "built_for_running_kernel": _built(dkms, dkms_whole, release),
-        "built_for_newest_kernel": _built(
-            dkms, dkms_whole, (newest or release) if boot.ok or boot.status == ABSENT else None
-        ),
+        "built_for_running_kernel": for_running,
+        "built_for_newest_kernel": for_newest,
+        "build_failure": driver_build.find_build_failure(evidence, dkms, for_running, release),
+        "next_build_failure": driver_build.find_build_failure(evidence, dkms, for_newest, next_kernel),
         "nvswitches": nvswitches,
+        "nvlink5": True if nvlink5 else None if unread else False,
         **requirements,
         **services,
         "packaging": driver_packages.gather(evidence, errors),
@@ -116,14 +126,25 @@ def _unread_devices(evidence: Evidence, devices: dict[str, Any] | None, errors: 
     return bool(unread)
 
 
+def is_nvlink5(device: int) -> bool:
+    """B200 and GB200 (29xx), B300 and GB300 (31xx): their NVSwitches are no PCI devices of the host."""
+    return 0x2900 <= device <= 0x297F or 0x3180 <= device <= 0x31FF
+
+
 def find_mismatches(
-    running: str | None, on_disk: dict[str, Any], libraries: dict[str, Any] | None, fabric_manager: dict[str, Any]
+    running: str | None,
+    on_disk: dict[str, Any],
+    libraries: dict[str, Any] | None,
+    fabric_manager: dict[str, Any],
+    fabric: bool | None = None,
 ) -> list[str] | None:
     """What differs from the running module's version, in words; None where that version is unknown, or nothing is known
-    to differ and the module on disk, a library or an installed Fabric Manager could not be read."""
+    to differ and the module on disk, a library or an installed Fabric Manager could not be read. Without an NVSwitch
+    `fabric` is False, and the Fabric Manager's version is of no account."""
     if running is None:
         return None
-    others = [("the module on disk is", on_disk["version"]), ("the Fabric Manager is", fabric_manager["version"])]
+    others = [("the module on disk is", on_disk["version"])]
+    others += [("the Fabric Manager is", fabric_manager["version"])] if fabric is not False else []
     for entries in (libraries or {}).values():
         others += [("%s is" % entry["path"], entry["version"]) for entry in entries or ()]
     found = [
@@ -132,8 +153,42 @@ def find_mismatches(
         if version and not versions.is_same_version(version, running)
     ]
     unread = [on_disk["known"] is not True, libraries is None or None in libraries.values()]
-    unread.append(fabric_manager["installed"] is True and fabric_manager["version"] is None)
+    unread.append(fabric is not False and fabric_manager["installed"] is True and fabric_manager["version"] is None)
     return found if found or not any(unread) else None
+
+
+def find_disagreement(
+    running: str | None,
+    on_disk: dict[str, Any],
+    libraries: dict[str, Any] | None,
+    fabric_manager: dict[str, Any],
+    fabric: bool | None,
+) -> dict[str, Any] | None:
+    """Which part is not of the running module's version: ``{library, library_newer, on_disk, on_disk_is_librarys,
+    fabric_manager}``; None where that version is unknown.
+
+    `library`, `on_disk`, `fabric_manager`: their version where it differs, else None; `library_newer`: whether the
+    library is newer than the running module; `on_disk_is_librarys`: whether the next load of the module brings the
+    library's version (None: unknown, or no library differs). Two different libraries: the newest counts.
+    """
+    if running is None:
+        return None
+
+    def other(version: str | None) -> str | None:
+        return version if version and versions.is_same_version(version, running) is False else None
+
+    found = [other(entry["version"]) for entries in (libraries or {}).values() for entry in entries or ()]
+    library = max((text for text in found if text), key=lambda text: versions.split_numbers(text) or (), default=None)
+    same = versions.is_same_version(on_disk["version"], library) if library else None
+    if library and same is None and on_disk["known"] is True:
+        same = False  # there is no module on disk
+    return {
+        "library": library,
+        "library_newer": versions.is_at_least(library, running) if library else None,
+        "on_disk": other(on_disk["version"]),
+        "on_disk_is_librarys": same,
+        "fabric_manager": other(fabric_manager["version"]) if fabric is not False else None,
+    }
 
 
 def _running_module(evidence: Evidence, errors: Errors, loaded: bool | None) -> tuple[str | None, str | None]:

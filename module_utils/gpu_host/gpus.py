@@ -44,6 +44,29 @@ EXIT_MEANINGS = {
     18: "library and kernel module are of different versions",
     255: "other error",
 }
+# What nvidia-smi says when it fails, in one line -> the kind of its failure. [nvmlErrorString; man nvidia-smi]
+_FAILURES = (
+    ("mismatch", "version mismatch"),
+    ("lost", "gpu is lost"),
+    ("lost", "fallen off the bus"),
+    ("reset", "requires reset"),
+    ("lost", "unable to determine the device handle"),
+    ("no_driver", "communicate with the nvidia driver"),
+    ("no_driver", "driver not loaded"),
+    ("no_library", "couldn't find libnvidia-ml"),
+    ("no_library", "library not found"),
+    ("no_permission", "insufficient permissions"),
+    ("no_permission", "blocked by the operating system"),
+    ("power_cable", "power cable"),
+    ("power_cable", "insufficient external power"),
+    ("inforom", "inforom"),
+    ("no_devices", "no devices were found"),
+    ("unknown_error", "unknown error"),
+)
+_FAILURES_BY_CODE = {
+    4: "no_permission", 6: "no_devices", 8: "power_cable", 9: "no_driver", 10: "interrupt", 12: "no_library",
+    13: "mismatch", 14: "inforom", 15: "lost", 17: "no_permission", 18: "mismatch",
+}  # fmt: skip
 
 
 @dataclass
@@ -63,7 +86,9 @@ class _Found:
 def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
     """Facts ``gpus``.
 
-    ``installed``, ``answered``, ``hung``, ``exit_code``, ``exit_meaning``, ``message``: how nvidia-smi ended.
+    ``installed``, ``answered``, ``hung``, ``exit_code``, ``exit_meaning``, ``message``: how nvidia-smi ended;
+    ``failure``: the kind of its failure by its own words or its exit code (mismatch, no_driver, no_library,
+    no_permission, lost, reset, power_cable, interrupt, inforom, no_devices, unknown_error), "" for none that is known.
     ``stuck``: where it hung, the processes that wait in the kernel (None: unknown); else empty.
     ``source``: the command read. ``attached`` (what the driver says), ``parsed`` (GPUs read), ``count`` (GPUs that
     answer; None unless the driver's own count agrees), ``complete`` (every GPU was read to its end). ``devices``: facts
@@ -76,6 +101,8 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
     lost: list[dict[str, Any]] | None = _lost(found.devices or {}, found.complaints)
     state = {**_ending(first), **_amounts(found, lost or [])}
     _name_answer(state, first, found, errors)
+    state["failure"] = name_failure(first.rc, state["message"])
+    _mark_resets(evidence, found)
     if not lost and (not found.devices or state["count"] is None):
         lost = None
     for index, where in choose_indices(evidence, found).items():
@@ -136,6 +163,25 @@ def choose_indices(evidence: Evidence, found: _Found | None) -> dict[int, str]:
 def _complaints(outcome: Outcome) -> list[dict[str, object]]:
     """Complaints beside a log: what stands before it and on stderr (the log itself is large and holds none)."""
     return find_unreachable(outcome.stdout[:4096].decode("utf-8", "replace") + "\n" + outcome.error_text)
+
+
+def name_failure(code: int | None, message: str | None) -> str:
+    """The kind of a failure, from what nvidia-smi said before its exit code: words tell more than numbers."""
+    if code in (None, 0):
+        return ""
+    said = (message or "").lower()
+    named = next((kind for kind, words in _FAILURES if words in said), None)
+    return named if named not in (None, "unknown_error") else _FAILURES_BY_CODE.get(code or 0) or named or ""
+
+
+def _mark_resets(evidence: Evidence, found: _Found) -> None:
+    """A GPU of which the query prints `[GPU requires reset]` where the log shows a value."""
+    answer = evidence.run(INDEX, LIMIT_SECONDS)
+    if not answer.ok or not found.devices:
+        return
+    for where, facts in query_csv.parse_devices(answer.stdout).items():
+        if facts["reset_required"] is True and where in found.devices:
+            found.devices[where]["reset_required"] = True
 
 
 def _ending(outcome: Outcome) -> dict[str, Any]:

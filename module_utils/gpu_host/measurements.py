@@ -15,6 +15,7 @@ from .measured.output import Output
 # Computed once the other subjects are known (measured/pairs.py).
 COMPUTED = (
     "pairs", "refused_pairs", "waived_peer_tests", "staged_pairs", "slower_with_peer_access", "slow_pairs",
+    "impossible_pairs",
     "all_usable", "all_fast", "lowest_bandwidth_gb_s", "disagreements", "data_checked", "devices",
 )  # fmt: skip
 

@@ -24,7 +24,7 @@ LISTS = (
     "not_granted_pairs", "unusable_pairs", "undelivered_pairs", "mirrored_pairs", "staged_pairs", "slow_pairs",
     "high_latency_pairs",
     "hung_pairs", "unmeasured_pairs", "wrong_control_pairs", "one_way_pairs", "corrupt_under_load",
-    "collapsed_under_load", "skipped_gpus",
+    "collapsed_under_load", "skipped_gpus", "impossible_pairs",
 )  # fmt: skip
 
 
@@ -60,9 +60,10 @@ def gather(
       ``unusable_pairs``, ``undelivered_pairs``, ``mirrored_pairs``, ``staged_pairs``, ``slow_pairs``,
       ``high_latency_pairs``, ``hung_pairs``,
       ``unmeasured_pairs``, ``wrong_control_pairs``, ``one_way_pairs``, ``corrupt_under_load``,
-      ``collapsed_under_load``, ``skipped_gpus``; and
+      ``collapsed_under_load``, ``skipped_gpus``, ``impossible_pairs`` (faster than PCI Express can be); and
       ``explanations``: by list, a sentence with figures for each entry
-    - ``collective``: see `all_reduce.facts`
+    - ``collective``: see `all_reduce.facts`; ``common`` (added where the checks run): see
+    `bad_pairs.find_common_ground`
 
     `restrict` makes a live probe leave the GPUs alone (cuInit and the driver's claims only); a recorded one has none.
     """
@@ -307,6 +308,7 @@ def fill_result(
             pair["path"], ends, (links.get(source) or {}).get("speed_gb_s"), context["in_guest"]
         )
         pair["least_gb_s"], pair["least_basis"] = least["gb_s"], least["basis"]
+        pair["most_gb_s"] = least["most_gb_s"]
         pair.update(pair_verdict.judge_pair(pair, least))
         odd = next((what for what in damaged.get("pairs", ()) if what.startswith(name)), None)
         if odd and pair["verdict"] == "ok":
@@ -404,6 +406,11 @@ def _lists(result: dict[str, Any], restricted: bool) -> None:
         if where and not (restricted and where == "unmeasured_pairs"):
             result[where].append(name)
             result["explanations"][where].append("%s: %s" % (name, pair["reason"]))
+        rate = pair_verdict.find_median(pair.get("bandwidth_gb_s"), "copy_alone", "copy")
+        impossible = pair_verdict.name_impossible(rate, pair.pop("most_gb_s", None))
+        if impossible:
+            result["impossible_pairs"].append(name)
+            result["explanations"]["impossible_pairs"].append("%s: %s" % (name, impossible))
         if any((found or {}).get("writer_sees_it") for found in (pair.get("delivered") or {}).values()):
             result["mirrored_pairs"].append(name)
         if (pair.get("control_delivered") or {}).get("status") in ("corrupt", "error"):
@@ -429,8 +436,9 @@ def _lists(result: dict[str, Any], restricted: bool) -> None:
     # Without its path nothing says how fast a pair should be: NVLink would pass at the speed of PCI Express.
     pathless = [name for name, pair in pairs.items() if pair["path"] is None]
     result["all_fast"] = _all(result["staged_pairs"] + result["slow_pairs"], left or result["hung_pairs"] or pathless)
-    if result["unmeasured_pairs"] and not result["high_latency_pairs"]:
-        result["high_latency_pairs"] = None
+    for key in ("high_latency_pairs", "impossible_pairs"):
+        if result["unmeasured_pairs"] and not result[key]:
+            result[key] = None
     _load(result)
     if pairs and result["all_usable"] and result["all_at_once"] is None:
         for name in ("corrupt_under_load", "collapsed_under_load"):

@@ -58,6 +58,63 @@ DMI_HYPERVISORS = (
     ("innotek GmbH", "oracle"),
     ("Xen", "xen"),
 )
+# Words in DMI (maker, product, its version, firmware) -> who runs this virtual machine. The first that is found counts:
+# a cloud or a manager before the QEMU that it uses. Sources: dmidecode output in public reports; cloud-init's
+# ds-identify (names of clouds); systemd, src/basic/virt.c; Proxmox's edk2 package and its machine versions (+pveN).
+DMI_KINDS = (
+    ("Amazon EC2", "amazon"),
+    (".amazon", "amazon"),  # firmware of its Xen instances
+    ("Google", "google"),
+    ("Alibaba Cloud", "alibaba"),
+    ("Tencent Cloud", "tencent"),
+    ("Huawei Cloud", "huawei"),
+    ("DigitalOcean", "digitalocean"),
+    ("Hetzner", "hetzner"),
+    ("Scaleway", "scaleway"),
+    ("Vultr", "vultr"),
+    ("Linode", "linode"),
+    ("Akamai", "linode"),
+    ("UpCloud", "upcloud"),
+    ("Exoscale", "exoscale"),
+    ("IBM:Cloud Compute Server", "ibm"),
+    ("Nebius", "nebius"),
+    ("Yandex", "yandex"),
+    ("OpenStack", "openstack"),
+    ("KubeVirt", "kubevirt"),
+    ("Nutanix", "nutanix"),
+    ("Proxmox", "proxmox"),
+    ("+pve", "proxmox"),
+    ("oVirt", "libvirt"),
+    ("RHEV", "libvirt"),
+    ("RHEL", "libvirt"),
+    ("Red Hat", "libvirt"),
+    ("VMware", "vmware"),
+    ("innotek", "virtualbox"),
+    ("VirtualBox", "virtualbox"),
+    ("Parallels", "parallels"),
+    ("Xen", "xen"),
+    ("Firecracker", "firecracker"),
+    ("Cloud Hypervisor", "cloud_hypervisor"),
+)
+# Of those, who rents machines out: nobody who uses one changes its hypervisor.
+CLOUDS = frozenset(
+    {"amazon", "google", "azure", "oracle_cloud", "alibaba", "tencent", "huawei", "digitalocean", "hetzner"}
+    | {"scaleway", "vultr", "linode", "upcloud", "exoscale", "ibm", "nebius", "yandex"}
+)
+# Clouds whose DMI names only the hypervisor: the asset tag of the chassis is theirs (cloud-init, DataSourceAzure and
+# DataSourceOracle).
+ASSET_TAGS = {"7783-7084-3265-9085-8269-3286-77": "azure", "OracleCloud.com": "oracle_cloud"}
+SIGNATURE_KINDS = {
+    "vmware": "vmware",
+    "microsoft": "hyperv",
+    "xen": "xen",
+    "oracle": "virtualbox",
+    "amazon": "amazon",
+    "google": "google",
+    "parallels": "parallels",
+    "firecracker": "firecracker",
+    "cloud_hypervisor": "cloud_hypervisor",
+}
 LXC_WORDS = ("lxc", "lxc-libvirt")
 # Inode numbers of the first namespaces that the kernel makes (include/uapi/linux/nsfs.h): no container has all three.
 INITIAL_NAMESPACES = {"pid": "pid:[4026531836]", "cgroup": "cgroup:[4026531835]", "uts": "uts:[4026531838]"}
@@ -79,6 +136,10 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
     - ``container``: lxc, docker, podman, kubernetes, systemd-nspawn, … or "" (in none); ``vm``: True | False | None,
       also from inside a container; ``hypervisor``: kvm, qemu, amazon, google, firecracker, cloud_hypervisor, vmware,
       microsoft, … or "" (none); None: unknown
+    - ``hypervisor_kind``: who runs the guest that this is, where something says so: proxmox, libvirt (Red Hat's),
+      vmware, hyperv, xen, virtualbox, openstack, kubevirt, nutanix, firecracker, cloud_hypervisor, or a cloud (amazon,
+      google, azure, …); qemu where DMI is QEMU's own, which names no manager; "" for no guest; None: unknown.
+      ``cloud``: whether it is a cloud's (None: unknown, as where DMI is QEMU's own)
     - ``vendor``: DMI's maker of the machine; ``dmi``: {name: text or None}
     - ``host_facts``: True in a container: DMI, PCI, kernel and command line are those of its host
     - ``chipset``: i440fx | q35 | other | None, of a virtual machine only; ``chipset_reason``: why it is unknown or what
@@ -105,11 +166,14 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
     proxmox, signs = node_signs.find_signs(evidence, container)
     if proxmox is None:
         errors.unanswered(evidence.list(node_signs.DIRECTORY))
+    kind = _kind(evidence, container, vm, hypervisor, dmi, pve_kernel)
     return {
         "placement": _placement(container, vm, hypervisor),
         "container": container,
         "vm": vm,
         "hypervisor": hypervisor,
+        "hypervisor_kind": kind,
+        "cloud": None if kind in (None, "qemu") else kind in CLOUDS,
         "vendor": dmi["sys_vendor"],
         "dmi": dmi,
         "host_facts": None if container is None else bool(container),
@@ -227,6 +291,35 @@ def _hypervisor(
     errors.unanswered(asked, absent_is_fine=True)
     errors.add("systemd-detect-virt", "neither it, nor /proc/cpuinfo, nor DMI tells whether this is a virtual machine")
     return None
+
+
+def _kind(
+    evidence: Evidence,
+    container: str | None,
+    vm: bool | None,
+    hypervisor: str | None,
+    dmi: dict[str, str | None],
+    pve_kernel: bool | None,
+) -> str | None:
+    """``hypervisor_kind``. DMI of a container is its host's, and says nothing of who runs an LXC container."""
+    if container in LXC_WORDS:
+        return "proxmox" if pve_kernel else None
+    if container is None or vm is None:
+        return None
+    if not vm:
+        return ""
+    names = ("sys_vendor", "product_name", "product_version", "bios_vendor", "bios_version")
+    words = " ".join(dmi[name] or "" for name in names)
+    named = next((kind for word, kind in DMI_KINDS if word in words), None)
+    if named:
+        return named
+    if any(word in words for word in ("Microsoft", "QEMU", "Standard PC")):
+        tag = ASSET_TAGS.get(evidence.read(DMI + "/chassis_asset_tag").text.strip())
+        if tag:
+            return tag
+    if hypervisor in SIGNATURE_KINDS:
+        return SIGNATURE_KINDS[hypervisor]
+    return "qemu" if "QEMU" in words or "Standard PC" in words else None
 
 
 def _signature(evidence: Evidence) -> str | None:

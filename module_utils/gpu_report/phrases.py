@@ -6,9 +6,21 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from ..gpu_host.virtualization import CLOUDS
+
 # Captured text may hold escape sequences that would move the cursor or colour the terminal; nothing but text is shown.
 _ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b.?")
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+
+
+# What people call the machine under a guest, by `hypervisor_kind` of the facts.
+HYPERVISORS = {
+    "proxmox": " (Proxmox host)",
+    "libvirt": " (libvirt)",
+    "vmware": " (VMware)",
+    "hyperv": " (Hyper-V)",
+    "xen": " (Xen)",
+}
 
 
 def strip_controls(text: Any) -> str:
@@ -34,7 +46,9 @@ def name_machine(remedy: dict[str, Any], hosts: Sequence[str]) -> str:
     of = join_names(hosts, 3)
     return {
         "host": "on %s" % of,
-        "hypervisor": "on the hypervisor (Proxmox host) of %s" % of,
+        "hypervisor": "by the provider of %s (on the hypervisor)" % of
+        if remedy.get("hypervisor") in CLOUDS
+        else "on the hypervisor%s of %s" % (HYPERVISORS.get(str(remedy.get("hypervisor")), ""), of),
         "container_host": "on the machine that runs the container %s" % of,
         "guest": "inside the guest %s" % of,
         "firmware": "in the firmware setup (BIOS/BMC) of the machine behind %s" % of,

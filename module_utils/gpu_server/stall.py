@@ -6,10 +6,16 @@ without a compiler, a rank that is missing, ranks that spin in a collective at t
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from .engines import find_patience_of_phase
 
+# What stands last in the log of a start that hangs when NCCL first moves data between GPUs. [NCCL prints its version
+# when
+# the first communicator is made; SGLang's and vLLM's own lines around it; vllm issue 33041, sglang's and rtx6kpro's
+# reports of hangs]
+_COMMUNICATOR = re.compile(r"NCCL version \d|using nccl==\d|NCCL INFO (?:Connected|Channel|Trees|comm 0x)")
 GROWTH_MIB = 16  # memory that moves by less is noise
 SPIN_ADVICE = (
     "Prove peer-to-peer: stop the server, then ansible-playbook validate.yml --tags p2p. Look at the IOMMU "
@@ -77,6 +83,13 @@ def find_cause(facts: dict[str, Any], before: dict[str, Any] | None = None) -> d
             "collective",
             "the GPUs are at %s at only %.0f to %.0f W: they spin in a collective that never ends, after: %s"
             % (_load(gpu), min(draw), max(draw), log["last_line"] or "no line"),
+            SPIN_ADVICE,
+        )
+    if _COMMUNICATOR.search(log["last_line"] or "") and not facts["compilers"] and facts["ranks_expected"] != 1:
+        return _verdict(
+            "collective",
+            "the last line is NCCL's (%s): the ranks set up their communicator, and its first transfer between GPUs "
+            "never ends" % log["last_line"],
             SPIN_ADVICE,
         )
     load = gpu["utilization"] or []

@@ -66,6 +66,8 @@ class Overlay:
     hypervisor: list[dict[str, Any]] = field(default_factory=list)  # changes of the hypervisor's evidence
     also: list[str] = field(default_factory=list)
     status: str = "fail"
+    remedy: dict[str, Any] = field(default_factory=dict)  # on, says: [words], not: [words] of the remedy that is chosen
+    found: list[str] = field(default_factory=list)  # words of what was found
 
     @property
     def check(self) -> str:
@@ -75,7 +77,7 @@ class Overlay:
 
 def overlay(path: Path) -> Overlay:
     content = yaml.safe_load(path.read_text()) or {}
-    known = {"base", "change", "expected", "facts", "hypervisor", "also", "status"}
+    known = {"base", "change", "expected", "facts", "hypervisor", "also", "status", "remedy", "found"}
     if set(content) - known or not isinstance(content.get("base"), str):
         raise OverlayError(
             "%s: keys are base (needed) and %s; found %s"
@@ -90,6 +92,8 @@ def overlay(path: Path) -> Overlay:
         content.get("hypervisor") or [],
         content.get("also") or [],
         content.get("status", "fail"),
+        {"on" if key is True else key: value for key, value in (content.get("remedy") or {}).items()},
+        content.get("found") or [],
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import degraded
 import harness
@@ -69,3 +70,19 @@ def test_the_fixture_fails_its_check_and_no_other(path: Path) -> None:
         assert result["root_cause"] is True
         assert result["remedy"] is not None, "no remedy applies to this host"
         assert "could not be filled in" not in str(result["remedy"])
+        check_words(broken, result)
+        causeless = [name for name in broken.also if results[name]["root_cause"]]
+        assert not causeless, "fail by themselves, not as symptoms: %s" % causeless
+
+
+def check_words(broken: harness.Overlay, result: dict[str, Any]) -> None:
+    """What the fixture says of the remedy for its cause: the right words are there, those of another cause are not."""
+    assert set(broken.remedy) <= {"on", "says", "not"}, broken.path.name
+    remedy = result["remedy"]
+    said = " ".join([remedy["text"], *remedy["commands"]])
+    assert remedy["on"] == broken.remedy.get("on", remedy["on"]), said
+    missing = [word for word in broken.remedy.get("says", ()) if str(word).lower() not in said.lower()]
+    assert not missing, (missing, said)
+    wrong = [word for word in broken.remedy.get("not", ()) if str(word).lower() in said.lower()]
+    assert not wrong, (wrong, said)
+    assert all(word.lower() in result["found"].lower() for word in broken.found), result["found"]

@@ -42,6 +42,7 @@ def chipset(status: str = "fail", **more: Any) -> dict[str, Any]:
     }
     remedy = {
         "on": "hypervisor",
+        "hypervisor": "proxmox",
         "text": "Give the VM a Q35 machine, then stop and start it.",
         "commands": ["qm set 101 --machine q35", "qm stop 101 && qm start 101"],
         "risk": "The guest is stopped.",

@@ -180,6 +180,30 @@ def test_the_host_of_a_container_is_no_hypervisor(tmp_path: Path, placement: str
     assert one(tmp_path, host, remedy=[{"on": "hypervisor", "text": "x"}])["remedy"]["on"] == on
 
 
+def test_a_command_that_is_empty_is_not_for_this_host(tmp_path: Path) -> None:
+    commands = ["{{ 'qm config 101' if host.no else '' }}", "{{ 'lspci' if host.yes else '' }}"]
+    host = {**HOST, "hmm": True}
+    assert one(tmp_path, host, remedy=[{"on": "host", "text": "x", "commands": commands}])["remedy"]["commands"] == [
+        "lspci"
+    ]
+
+
+def test_the_kind_of_the_hypervisor_stands_in_the_remedy(tmp_path: Path) -> None:
+    host = {**HOST, "hmm": True, "virtualization": {"placement": "kvm", "hypervisor_kind": "libvirt"}}
+    assert one(tmp_path, host, remedy=[{"on": "hypervisor", "text": "x"}])["remedy"]["hypervisor"] == "libvirt"
+    assert "hypervisor" not in one(tmp_path, host, remedy=[{"on": "host", "text": "x"}])["remedy"]
+
+
+@pytest.mark.parametrize(
+    ("when", "caused_by"),
+    [("host.yes", ["a"]), ("host.no", []), ("host.null", []), (["host.yes", "host.count == 8"], ["a"])],
+)
+def test_a_cause_under_a_condition(tmp_path: Path, when: Any, caused_by: list[str]) -> None:
+    first = item(id="a", that=["host.no"], explains=[{"check": "b", "when": when}])
+    results = judge(tmp_path, HOST, first, item(id="b", that=["host.no"]))
+    assert results[1]["caused_by"] == caused_by and results[1]["root_cause"] is not bool(caused_by)
+
+
 def test_no_remedy_applies(tmp_path: Path) -> None:
     assert (
         one(tmp_path, {**HOST, "hmm": True}, remedy=[{"when": "host.no", "on": "host", "text": "x"}])["remedy"] is None

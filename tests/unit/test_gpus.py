@@ -488,3 +488,32 @@ def test_a_load_that_cannot_be_read_is_no_idle_link(element: str) -> None:
     busy = "<gpu_util>90 %</gpu_util>"
     facts, _problems = gathered({XML: xml(block(**{"utilization": busy, element: bad}))})
     assert facts["loaded"] is None and facts["generation_reduced"] is None
+
+
+@pytest.mark.parametrize(
+    ("code", "message", "failure"),
+    [
+        (0, "", ""),
+        (18, "Failed to initialize NVML: Driver/library version mismatch", "mismatch"),
+        (255, "Failed to initialize NVML: Driver/library version mismatch", "mismatch"),
+        (255, "Failed to initialize NVML: Unknown Error", "unknown_error"),
+        (4, "Failed to initialize NVML: Insufficient Permissions", "no_permission"),
+        (9, "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.", "no_driver"),
+        (12, "NVIDIA-SMI couldn't find libnvidia-ml.so library in your system.", "no_library"),
+        (255, "Unable to determine the device handle for GPU0000:91:00.0: Unknown Error", "lost"),
+        (255, "Unable to determine the device handle for GPU0000:91:00.0: GPU requires reset", "reset"),
+        (8, "", "power_cable"),
+        (14, None, "inforom"),
+        (77, "something new", ""),
+    ],
+)
+def test_the_kind_of_a_failure(code: int, message: str | None, failure: str) -> None:
+    assert gpus.name_failure(code, message) == failure
+
+
+def test_the_query_says_that_a_gpu_requires_a_reset() -> None:
+    header = INDEX[1].partition("=")[2].replace(",", ", ")
+    row = "0, 00000000:01:00.0, GPU-0, NVIDIA X, 595.58.03, 1000 MiB, [GPU requires reset], [GPU requires reset]"
+    facts, _problems = gathered({XML: xml(block("00000000:01:00.0")), INDEX: header + "\n" + row + "\n"})
+    assert facts["devices"][WHERE]["reset_required"] is True
+    assert [entry["action"] for entry in facts["recovery_needed"]] == ["Reset"]

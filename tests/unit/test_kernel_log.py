@@ -108,6 +108,8 @@ def test_addresses_in_one_form(text: str, address: str | None) -> None:
 LINES = {
     "xid": "NVRM: Xid (PCI:0000:61:00): 13, pid=1, name=x, Graphics Exception",
     "fallen_off_bus": "NVRM: GPU 0000:91:00.0: GPU has fallen off the bus.",
+    "power_cable": "NVRM: GPU 0000:01:00.0: GPU does not have the necessary power cables connected.",
+    "resumed": "PM: suspend exit",
     "rm_init_failed": "NVRM: GPU 0000:02:00.0: RmInitAdapter failed! (0x22:0x56:1017)",
     "uvm_hmm": "nvidia-uvm: uvm_pmm_gpu.c:3176 devmem_alloc_pagemap[pid:9] request_free_mem_region() err -34",
     "uvm_failed": "nvidia-uvm: uvm_global.c:412 uvm_global_set_fatal_error: Encountered a global fatal error: ERROR",
@@ -214,6 +216,34 @@ def test_xid_79_is_named_once_and_not_among_the_fatal() -> None:
         "1.1] %s\n[ 1.2] %s\n" % (LINES["fallen_off_bus"], LINES["sxid"])
     )
     assert kinds(facts) == {"fallen_off_bus": 1} and facts["fatal_xids"] == [] and facts["other_xids"] == []
+
+
+DUE = "NVRM: Xid (PCI:0000:01:00): 154, GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)\n"
+CLEAR = "NVRM: Xid (PCI:0000:01:00): 154, GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)\n"
+
+
+@pytest.mark.parametrize(
+    ("lines", "fatal"),
+    [
+        ([DUE], [154]),
+        ([DUE, CLEAR], []),
+        ([DUE, CLEAR, DUE], [154]),
+        ([CLEAR], []),
+        (["NVRM: Xid (PCI:0000:01:00): 119, pid=1, Timeout waiting for RPC from GSP!\n", DUE, CLEAR], []),
+        (["NVRM: Xid (PCI:0000:02:00): 119, pid=1, Timeout waiting for RPC from GSP!\n", DUE, CLEAR], [119]),
+        ([DUE, CLEAR, "NVRM: Xid (PCI:0000:01:00): 119, pid=1, Timeout waiting for RPC from GSP!\n"], [119]),
+        (["NVRM: Xid (PCI:0000:01:00): 48, pid=1, DBE\n", DUE, CLEAR], [48]),  # a reset mends no memory
+    ],
+)
+def test_the_drivers_all_clear_ends_what_it_asked_for(lines: list[str], fatal: list[int]) -> None:
+    facts = log(BOOT + "".join("[ %d.0] %s" % item for item in enumerate(lines, 1)))
+    assert [item["xid"] for item in facts["fatal_xids"]] == fatal
+    assert 154 not in [item["xid"] for item in facts["other_xids"]]
+
+
+def test_a_card_without_its_power_cables_is_told_once() -> None:
+    facts = log(BOOT + "[ 1.0] %s\n[ 1.1] %s\n" % (LINES["power_cable"], LINES["rm_init_failed"].replace("02:", "01:")))
+    assert kinds(facts) == {"power_cable": 1}
 
 
 def test_a_number_cut_in_the_middle_is_no_other_number() -> None:

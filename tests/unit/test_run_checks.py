@@ -26,6 +26,7 @@ GOOD = [
     item(),
     item(when=True, skip="x"),
     item(when=["host.a", True], needs=["host.a.b_c"], explains=[], docs="https://example.org"),
+    item(remedy=[{"on": "host", "text": "x", "commands": []}]),
     item(
         remedy=[
             {"when": "host.a", "on": "guest", "text": "x", "commands": [], "risk": "y", "verify": "z"},
@@ -75,6 +76,9 @@ BAD = [
     item(remedy=[{"on": "host", "text": "x", "when": 3}]),
     item(explains="x"),
     item(explains=["A"]),
+    item(explains=[{"check": "a"}]),
+    item(explains=[{"check": "a", "when": "{{ host.a }}"}]),
+    item(explains=[{"when": "host.a"}]),
     item(docs=""),
     item(colour="red"),
 ]
@@ -151,6 +155,14 @@ def test_every_fault_has_its_line(tmp_path: Path) -> None:
     [
         (HEAD + HEAD, "a.yml:11: the id 'one' is taken already, in a.yml"),
         (HEAD + "  explains: [two]\n", "a.yml:11: check one explains 'two', which is no check"),
+        (
+            HEAD + "  explains: [{check: two, when: host.a}]\n",
+            "a.yml:11: check one explains 'two', which is no check",
+        ),
+        (
+            HEAD + "  explains: [{check: two, when: hots.a}]\n",
+            "a.yml:11: check one: 'hots' is no variable of a check; there are host, expected and inventory_hostname",
+        ),
         (HEAD + "  explains: [one]\n", "a.yml:11: checks explain each other in a circle: one -> one"),
         (
             HEAD + "  explains: [two]\n" + HEAD.replace("one", "two") + "  explains: [one]\n",

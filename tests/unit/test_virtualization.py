@@ -188,6 +188,65 @@ def test_hypervisors(records: list[dict[str, Any]], hypervisor: str | None, plac
     assert (facts["hypervisor"], facts["placement"], facts["vm"]) == (hypervisor, placement, True)
 
 
+@pytest.mark.parametrize(
+    ("records", "kind", "cloud"),
+    [
+        (dmi(sys_vendor="QEMU", product_version="pc-q35-9.2+pve1"), "proxmox", False),
+        (dmi(sys_vendor="QEMU", bios_vendor="Proxmox distribution of EDK II"), "proxmox", False),
+        (dmi(sys_vendor="QEMU", product_name="Standard PC (Q35 + ICH9, 2009)"), "qemu", None),
+        (dmi(sys_vendor="Red Hat", product_name="KVM"), "libvirt", False),
+        (dmi(sys_vendor="oVirt", product_name="RHEL"), "libvirt", False),
+        (dmi(sys_vendor="OpenStack Foundation", product_name="OpenStack Nova"), "openstack", False),
+        (dmi(sys_vendor="KubeVirt", product_name="None"), "kubevirt", False),
+        (dmi(sys_vendor="VMware, Inc.", product_name="VMware7,1"), "vmware", False),
+        (
+            [said("vm", "microsoft"), *dmi(sys_vendor="Microsoft Corporation", product_name="Virtual Machine")],
+            "hyperv",
+            False,
+        ),
+        (
+            [
+                said("vm", "microsoft"),
+                *dmi(sys_vendor="Microsoft Corporation", chassis_asset_tag="7783-7084-3265-9085-8269-3286-77"),
+            ],
+            "azure",
+            True,
+        ),
+        (dmi(sys_vendor="QEMU", chassis_asset_tag="OracleCloud.com"), "oracle_cloud", True),
+        (dmi(sys_vendor="Amazon EC2", product_name="p5.48xlarge"), "amazon", True),
+        (dmi(sys_vendor="Xen", product_name="HVM domU", bios_version="4.11.amazon"), "amazon", True),
+        (dmi(sys_vendor="Xen", product_name="HVM domU", bios_version="4.13"), "xen", False),
+        (dmi(sys_vendor="Google", product_name="Google Compute Engine"), "google", True),
+        (dmi(sys_vendor="Alibaba Cloud", product_name="Alibaba Cloud ECS"), "alibaba", True),
+        (dmi(sys_vendor="DigitalOcean", product_name="Droplet"), "digitalocean", True),
+        ([], None, None),
+    ],
+)
+def test_who_runs_a_guest(records: list[dict[str, Any]], kind: str | None, cloud: bool | None) -> None:
+    kvm = [] if any("run" in record for record in records) else [said("vm", "kvm")]
+    facts = gathered(*kvm, *records, said("container", "none"), read("/proc/cpuinfo", GUEST_CPU))
+    assert (facts["hypervisor_kind"], facts["cloud"]) == (kind, cloud)
+
+
+def test_nobody_runs_a_machine_of_metal() -> None:
+    seen = [
+        said("vm", "none"),
+        said("container", "none"),
+        read("/proc/cpuinfo", METAL_CPU),
+        *dmi(sys_vendor="Supermicro"),
+    ]
+    assert gathered(*seen)["hypervisor_kind"] == ""
+
+
+@pytest.mark.parametrize(("release", "kind"), [("6.14.11-3-pve", "proxmox"), ("6.8.0-64-generic", None)])
+def test_the_kernel_of_a_container_tells_whose_it_is(release: str, kind: str | None) -> None:
+    facts = gathered(
+        said("container", "lxc"), said("vm", "none"), read("/proc/sys/kernel/osrelease", release + "\n"),
+        read("/proc/cpuinfo", METAL_CPU), *dmi(sys_vendor="QEMU"),
+    )  # fmt: skip
+    assert (facts["placement"], facts["hypervisor_kind"]) == ("lxc", kind)
+
+
 def test_amazon_also_sells_metal() -> None:
     facts = gathered(
         *dmi(sys_vendor="Amazon EC2"), said("vm", "none"), said("container", "none"), read("/proc/cpuinfo", METAL_CPU)

@@ -28,6 +28,7 @@ class Findings:
         self._assigned: set[tuple[str, str]] = set()  # BARs that got their place after all: (address, "BAR 1")
         self._subject: tuple[str, int, Line] | None = None  # "The NVIDIA GPU ADDRESS": address, line number, line
         self._mismatch: tuple[list[str], int, Line] | None = None
+        self._all_clear: dict[str | None, int] = {}  # the line in which a GPU's recovery was said to be done
         self._number = 0
         self._last_begin = 0  # line of the last "Nvlink Core is being initialized": the driver starts to load
         self._loaded_from = 0  # the same of the last load that succeeded
@@ -168,8 +169,12 @@ class Findings:
         finding["_number"] = self._number
         if kind == "xid":
             row = xid.describe_xid(int(code or 0), rest or "")
-            if finding["severity"] != xid.FATAL:
+            # Of a state that changes, such as the recovery action that is due, the newest line counts.
+            if finding["severity"] != xid.FATAL or row.action == xid.STATE:
                 finding.update(name=row.name, severity=row.severity, action=row.advice)
+            if row.action == xid.STATE:
+                finding.update(text=line.text[:TEXT_LIMIT])
+                self._all_clear[address] = self._number if row.severity == xid.NOTICE else 0
         elif kind == "sxid" and rest and "Fatal" in rest and "Non" not in rest:
             finding["severity"] = xid.FATAL
 
@@ -182,12 +187,21 @@ class Findings:
                 continue  # refused at first, assigned when the kernel tried again
             ended = finding["kind"] in log_patterns.ENDED_BY_RELOAD and finding["_number"] < self._loaded_from
             by_kernel = finding["kind"] == "bar_unassigned" and finding["driver"] is None
-            findings.append({**finding, "gpu": self._is_gpu(finding), "superseded": ended and not by_kernel})
+            ended = (ended and not by_kernel) or self._is_recovered(finding)
+            findings.append({**finding, "gpu": self._is_gpu(finding), "superseded": ended})
             del findings[-1]["_number"]
         for finding in findings:
             finding["consequence_of"] = _cause(finding, findings)
             finding["summary"] = summarise_log(finding)
         return findings
+
+    def _is_recovered(self, finding: dict[str, Any]) -> bool:
+        """Whether the driver said later that nothing is due for this GPU any more: the Xid that asked for a reset, and
+        the recovery action that it led to, are over. Damage that a reset does not mend is not."""
+        cleared = self._all_clear.get(finding["address"], 0)
+        if finding["kind"] != "xid" or not cleared or finding["_number"] > cleared:
+            return False
+        return xid.describe_xid(finding["xid"] or 0).action in xid.ENDED_BY_RESET
 
     def _is_gpu(self, finding: dict[str, Any]) -> bool | None:
         """Whether the finding concerns a GPU; the driver's own messages always do."""
@@ -209,7 +223,13 @@ def _cause(finding: dict[str, Any], findings: list[dict[str, Any]]) -> str | Non
     """The kind of the finding that explains this one, None where it stands for itself."""
     causes = {
         "fallen_off_bus": ("bar_unassigned",),
-        "rm_init_failed": ("needs_open_modules", "unsupported_gpu", "bar_unassigned", "fallen_off_bus"),
+        "rm_init_failed": (
+            "needs_open_modules",
+            "unsupported_gpu",
+            "bar_unassigned",
+            "fallen_off_bus",
+            "power_cable",
+        ),
         "probe_failed": ("bar_unassigned", "fallen_off_bus", "needs_open_modules", "unsupported_gpu", "rm_init_failed"),
         "sxid": ("fallen_off_bus",),
     }.get(finding["kind"], ())

@@ -19,6 +19,7 @@ KINDS = {
     "together.",
     "fallen_off_bus": "Reboot; if it comes back, power off, reseat the card and its power cables, then replace it.",
     "bar_unassigned": "The firmware's or the guest's window for 64-bit BARs is too small for this GPU.",
+    "power_cable": "Connect the auxiliary power cables of this card.",
     "rm_init_failed": "The driver found the GPU and could not start it; the lines before this one say why.",
     "needs_open_modules": "Install the open kernel modules (nvidia-open) of the same driver release.",
     "unsupported_gpu": "Install a driver release that lists this GPU.",
@@ -35,19 +36,20 @@ KINDS = {
     "probe_failed": "The driver gave the device up; the lines before this one say why.",
     "module_rejected": "Secure Boot refused the module: sign it with an enrolled key.",
     "out_of_memory": "The kernel killed a process because host memory ran out.",
+    "resumed": "The host was suspended and woke up: CUDA may need nvidia_uvm loaded anew.",
     "hung_task": "A process waits in the kernel and cannot be killed.",
 }
 # Kinds that a later successful load of the driver makes history.
 ENDED_BY_RELOAD = frozenset(
     {"needs_open_modules", "unsupported_gpu", "rm_init_failed", "bar_unassigned", "api_mismatch"}
-    | {"probe_failed", "uvm_hmm", "uvm_failed", "module_rejected"}
+    | {"probe_failed", "uvm_hmm", "uvm_failed", "module_rejected", "power_cable", "resumed"}
 )
 
 # A line without one of these words is not looked at again.
 HINT = re.compile(
     rb"NVRM|nvidia|SXid|IO_PAGE_FAULT|DMAR: \[|: BAR \d|\[10de:|PCIe Bus Error|memory: Killed process|blocked for "
     rb"more than|"
-    rb"Loading of |Linux version |\[[A-Z][a-z]{2} ?\d"
+    rb"Loading of |PM: |Linux version |\[[A-Z][a-z]{2} ?\d"
 )
 BOOT = re.compile(r"Linux version \d")
 DRIVER_BEGINS = "nvidia-nvlink: Nvlink Core is being initialized"
@@ -77,6 +79,11 @@ PATTERNS = (
     _pattern("sxid", "SXid (", r"SXid \(PCI:" + _ADDRESS + r"\): (?P<code>\d{1,6}),(?P<rest>.*)"),
     _pattern(
         "fallen_off_bus", "fallen off", r"NVRM: (?:GPU )?(?:at )?(?:PCI:)?" + _ADDRESS + r":? .{0,40}fallen off the bus"
+    ),
+    _pattern(
+        "power_cable",
+        "power cable",
+        r"NVRM: (?:GPU )?(?:at )?(?:PCI:)?" + _ADDRESS + r":? .{0,60}power cables? (?:is|are)? ?(?:not )?connected",
     ),
     _pattern(
         "rm_init_failed",
@@ -123,6 +130,7 @@ PATTERNS = (
         "module_rejected", "is rejected", r"Loading of (?:unsigned module|module with unavailable key) is rejected"
     ),
     _pattern("out_of_memory", "Killed process", r"[Oo]ut of memory: Killed process \d+ \((?P<code>[^)]{1,40})\)"),
+    _pattern("resumed", "PM: ", r"PM: (?:suspend|hibernation) exit|ACPI: PM: Waking up from system sleep"),
     _pattern("hung_task", "blocked for more", r"task (?P<code>.{1,40}?):\d+ blocked for more than"),
 )
 # `BAR 1: no space for [mem size …]` before kernel 6.10, `BAR 1 [mem size …]: can't assign; no space` since. BAR 6 is

@@ -71,6 +71,23 @@ _BY_ACTION = {
     "CHECK_UVM": "159",
     "RECOVERY_ACTION": "154",
 }
+# What an all-clear of the driver ("recovery action changed … to 0x0 (None)") ends; memory and links may stay damaged.
+STATE = "RECOVERY_ACTION"
+ENDED_BY_RESET = frozenset({STATE, "RESET_GPU", "RESET_GSP"})
+# The recovery actions that Xid 154 names (nvmlDeviceGpuRecoveryAction_t), the particular before the general.
+_RECOVERIES = (
+    ("Node Reboot", "Reboot the machine: the driver says that this GPU is not recovered otherwise."),
+    (
+        "Drain and Reset",
+        "Give this GPU no new work, let what runs on it end, then reset it (nvidia-smi --gpu-reset -i ADDRESS).",
+    ),
+    (
+        "Drain P2P",
+        "Let the work that uses peer-to-peer with this GPU end (drain it), and start none; what runs on other GPUs may "
+        "go on. Then reset this GPU (nvidia-smi --gpu-reset -i ADDRESS).",
+    ),
+    ("Reset", "Stop what uses the GPU and reset it (nvidia-smi --gpu-reset -i ADDRESS); reboot if that is refused."),
+)
 # NVIDIA says IGNORE for 63 because nothing failed yet, but the row is only replaced at the next reset.
 _OVERRIDES = {63: "RESET_TO_REMAP"}
 
@@ -161,7 +178,11 @@ def describe_xid(code: int, text: str = "") -> Xid:
     action = _ACTION_OF.get(code, "UNKNOWN")
     severity, advice = ACTIONS[action]
     nonfatal_link = action == "WORKFLOW_NVLINK5" and re.search(r"\bNon-?fatal\b", text, re.IGNORECASE)
-    recovered = action == "RECOVERY_ACTION" and re.search(r"\bto 0x0+ \(None\)", text)
+    recovered = action == STATE and re.search(r"\bto 0x0+ \(None\)", text)
     if nonfatal_link or recovered:
         severity = NOTICE
+    if action == STATE:
+        due = text.rpartition(" to ")[2]
+        advice = next((said for word, said in _RECOVERIES if word.lower() in due.lower()), advice)
+        advice = ACTIONS["IGNORE"][1] if recovered else advice
     return Xid(code, NAMES.get(code), action, severity, advice)

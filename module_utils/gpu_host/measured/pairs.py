@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..probe.pair_verdict import SAME_AS_CONTROL, STAGED_LATENCY_US, expect_bandwidth
+from ..probe.pair_verdict import SAME_AS_CONTROL, STAGED_LATENCY_US, expect_bandwidth, name_impossible
 from .output import BANDWIDTH, LATENCY, PAIR_KINDS, Figures, Output
 
 Facts = dict[str, Any]
@@ -24,7 +24,8 @@ def complete_pairs(measurements: Facts, outputs: list[tuple[str, Output]], facts
     ``devices``: GPU -> the tools' number of it. ``data_checked``: whether one of them compared data. ``disagreements``
     with the probe (agreement.py): None where there is nothing to compare. ``lowest_bandwidth_gb_s``.
     ``all_usable``, ``all_fast``: None while a pair is not known. Lists of sentences: ``refused_pairs``,
-    ``waived_peer_tests``, ``staged_pairs``, ``slower_with_peer_access``, ``slow_pairs``.
+    ``waived_peer_tests``, ``staged_pairs``, ``slower_with_peer_access``, ``slow_pairs``, ``impossible_pairs`` (faster
+    than PCI Express can be).
     """
     pairs: dict[str, Facts] = {}
     ends: set[str] = set()
@@ -49,6 +50,10 @@ def complete_pairs(measurements: Facts, outputs: list[tuple[str, Output]], facts
         pair.update(_verdict(pair))
     measurements["pairs"] = {name: {key: pair.get(key) for key in _KEYS} for name, pair in sorted(pairs.items())}
     measurements["devices"] = numbers
+    impossible = {
+        name: name_impossible(pair.get("bandwidth_gb_s"), pair.get("most_gb_s")) for name, pair in sorted(pairs.items())
+    }
+    measurements["impossible_pairs"] = ["%s: %s" % (name, said) for name, said in impossible.items() if said]
     _sum_up(measurements, len(ends), outputs)
 
 
@@ -110,7 +115,7 @@ def _least(source: str, target: str, facts: Facts) -> Facts:
     virtual = (facts.get("virtualization") or {}).get("vm")
     # Without the path an NVLink is not known: then the PCI Express link is the least that there is.
     least = expect_bandwidth(path, (ends[0], ends[1]), speed, virtual)
-    return {"least_gb_s": least["gb_s"], "least_basis": least["basis"]}
+    return {"least_gb_s": least["gb_s"], "least_basis": least["basis"], "most_gb_s": least["most_gb_s"]}
 
 
 def _link(gpu: Facts) -> Facts:
@@ -118,7 +123,12 @@ def _link(gpu: Facts) -> Facts:
     generations = [gpu.get(name) for name in ("link_generation_max", "link_generation_host_max")]
     known = [one for one in generations if isinstance(one, int)]
     width = gpu.get("link_width")
-    return {"speed_gt_s": _GT_S.get(min(known)) if known else None, "width": width if isinstance(width, int) else None}
+    most = gpu.get("link_width_max")
+    return {
+        "speed_gt_s": _GT_S.get(min(known)) if known else None,
+        "width": width if isinstance(width, int) else None,
+        "max_width": most if isinstance(most, int) else None,
+    }
 
 
 def _verdict(pair: Facts) -> Facts:

@@ -34,6 +34,8 @@ HIGH_LATENCY_US = 4.0
 # A direct pair beats its own control by far (394 against 37 GB/s, 2.3 against 15.2 us). Both close to it: nothing is
 # gained.
 SAME_AS_CONTROL = 1.15
+# Above the raw rate of the link, with room for how a tool counts: the bytes did not take that link.
+IMPOSSIBLE_SHARE = 1.1
 MANY_TO_ONE_SHARE = 0.5  # of the best single pair into the same GPU: its link is the limit
 ALL_AT_ONCE_SHARE = (
     0.25  # of one pair's bandwidth times the number of GPUs: 164 to 192 of 448 GB/s is healthy on eight, 52 a collapse
@@ -45,7 +47,10 @@ RUNGS = ("granted", "usable", "delivered", "fast")
 def expect_bandwidth(
     path: str | None, ends: tuple[dict[str, Any], dict[str, Any]], nvlink_gb_s: float | None, in_guest: bool | None
 ) -> dict[str, Any]:
-    """The least bandwidth that a healthy pair reaches: ``{gb_s, basis}``; gb_s None where nothing is known of the link.
+    """The least bandwidth that a healthy pair reaches: ``{gb_s, basis, most_gb_s}``.
+
+    gb_s is None where nothing is known of the link. `most_gb_s`: what the PCIe link of the slower end carries at its
+    best, None for NVLink and where the path is not known.
 
     `path` is the cell of `nvidia-smi topo -m` (`NV18`, `NODE`, `SYS`, …), `ends` are both GPUs' facts, `nvlink_gb_s`
     the speed of one link as `nvidia-smi nvlink -s` gives it. In a guest the path does not show the sockets, so the
@@ -54,18 +59,40 @@ def expect_bandwidth(
     if path and path.startswith("NV") and path[2:].isdigit():
         rate = nvlink_gb_s or NVLINK_GB_S.get(str(ends[0].get("compute_capability")))
         if rate is None:
-            return {"gb_s": None, "basis": "%s of unknown speed" % path}
+            return {"gb_s": None, "basis": "%s of unknown speed" % path, "most_gb_s": None}
         full = int(path[2:]) * rate
-        return {"gb_s": round(SHARE_NVLINK * full, 1), "basis": "%s, %.0f GB/s a direction" % (path, full)}
+        basis = "%s, %.0f GB/s a direction" % (path, full)
+        return {"gb_s": round(SHARE_NVLINK * full, 1), "basis": basis, "most_gb_s": None}
     slowest = _slower_link(ends)
     if slowest is None:
-        return {"gb_s": None, "basis": "the speed of the PCIe link is not known"}
+        return {"gb_s": None, "basis": "the speed of the PCIe link is not known", "most_gb_s": None}
     apart = path == "SYS" or path is None or in_guest is not False
     share = SHARE_ACROSS_SOCKETS if apart else SHARE_ONE_NODE
     return {
         "gb_s": round(share * slowest[0], 1),
         "basis": "%s%s, %.0f GB/s a direction" % (slowest[1], " " + path if path else "", slowest[0]),
+        "most_gb_s": _most(ends) if path and not path.startswith("NV") else None,
     }
+
+
+def _most(ends: tuple[dict[str, Any], dict[str, Any]]) -> float | None:
+    """GB/s a direction of the slower of both links at the best that card and slot can do."""
+    found = []
+    for gpu in ends:
+        link = gpu.get("link") or {}
+        speeds = [link[name] for name in ("speed_gt_s", "max_speed_gt_s") if link.get(name) in PCIE_LANE_GB_S]
+        widths = [link[name] for name in ("width", "max_width") if link.get(name)]
+        if not speeds or not widths:
+            return None
+        found.append(PCIE_LANE_GB_S[max(speeds)] * max(widths))
+    return min(found)
+
+
+def name_impossible(rate: float | None, most: float | None) -> str | None:
+    """A sentence where a pair was measured to copy faster than its PCIe link can carry."""
+    if rate is None or most is None or rate <= IMPOSSIBLE_SHARE * most:
+        return None
+    return "%.4g GB/s, where PCI Express carries %.3g GB/s a direction at most" % (rate, most)
 
 
 def _slower_link(ends: tuple[dict[str, Any], dict[str, Any]]) -> tuple[float, str] | None:

@@ -63,7 +63,8 @@ def find_offenders(devices: dict[str, Facts] | None, whole: bool, every_field: b
     - ``mig_enabled``, ``compute_mode_restricted`` (`compute_mode`), ``persistence_off``, ``unlicensed`` (`license`),
       ``fabric_not_ready`` (`state`, `status`, `health`: members of the fabric's health that are not well)
     - ``width_reduced`` (`width`, `width_max`), ``generation_reduced`` under load (`generation`, `generation_max`),
-      ``bar1_smaller_than_memory`` (`bar1_mib`, `memory_mib`)
+      ``bar1_smaller_than_memory`` (`bar1_mib`, `memory_mib`, `name`, `vbios_version`, and `twin`: ``{label, bar1_mib,
+      vbios_version}`` of a card of the same model whose BAR1 covers its memory, None without one)
 
     Distinct values over all GPUs, None where one is unknown: ``models``, ``memory_sizes_mib``, ``architectures``,
     ``vbios_versions``,
@@ -76,7 +77,19 @@ def find_offenders(devices: dict[str, Facts] | None, whole: bool, every_field: b
     ``[{address, index, reason}]``.
     """
     lists = {name: list_offenders(devices, whole, judge) for name, judge in _JUDGES.items()}
+    for entry in lists["bar1_smaller_than_memory"] or ():
+        entry["twin"] = _find_twin(devices or {}, entry)
     return {**lists, **_spread(devices, whole, every_field), **_use(devices, whole)}
+
+
+def _find_twin(devices: dict[str, Facts], entry: dict[str, Any]) -> dict[str, Any] | None:
+    """A card of the same model whose BAR1 covers its memory: the platform can do it."""
+    for where, facts in devices.items():
+        alike = entry["name"] and facts["name"] == entry["name"] and not facts["lost"]
+        if alike and known_number(facts["bar1_mib"]) and _bar1(facts) is False:
+            label = label_gpu(where, facts["index"])
+            return {"label": label, "bar1_mib": facts["bar1_mib"], "vbios_version": facts["vbios_version"]}
+    return None
 
 
 def _spread(devices: dict[str, Facts] | None, whole: bool, every_field: bool) -> dict[str, Any]:
@@ -307,7 +320,10 @@ def _bar1(facts: Facts) -> Verdict:
         return False
     if not known_number(bar1) or not known_number(memory):
         return None
-    return {"bar1_mib": bar1, "memory_mib": memory} if bar1 < memory else False
+    if bar1 >= memory:
+        return False
+    named = {"name": facts["name"], "vbios_version": facts["vbios_version"]}
+    return {"bar1_mib": bar1, "memory_mib": memory, **named}
 
 
 def _license(facts: Facts) -> Verdict:

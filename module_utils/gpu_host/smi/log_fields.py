@@ -47,6 +47,7 @@ _FIELDS: dict[str, tuple[Callable[[Any], Any], tuple[str, ...], tuple[str, ...]]
     "pci_id": (smi_values.device_id, ("pci/pci_device_id",), ("pci/device id",)),
     "vbios_version": (_WORD, ("vbios_version",), ("vbios version",)),
     "gsp_firmware_version": (_WORD, ("gsp_firmware_version",), ("gsp firmware version",)),
+    "display_active": (_YES, ("display_active",), ("display active",)),
     "persistence": (_YES, ("persistence_mode",), ("persistence mode",)),
     "addressing_mode": (_WORD, ("addressing_mode",), ("addressing mode",)),
     "compute_mode": (_WORD, ("compute_mode",), ("compute mode",)),

@@ -108,6 +108,8 @@ def parse_device(row: dict[str, str]) -> dict[str, Any]:
         if column in row:
             facts[fact] = smi_values.parse_boolean(row[column])
     facts["lost"] = any("gpu is lost" in cell.lower() for cell in row.values())
+    if any("requires reset" in cell.lower() for cell in row.values()):
+        facts["reset_required"] = True
     facts["pci_id"] = smi_values.device_id(row.get("pci.device_id"))
     return facts
 

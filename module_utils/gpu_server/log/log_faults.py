@@ -146,6 +146,14 @@ FAULTS: tuple[Fault, ...] = (
         "Install builds for it (SM120: torch cu128 or newer), or choose another backend.",
     ),
     _fault(
+        "peer_access",
+        r"peer access is not supported between|cudaErrorPeerAccessUnsupported|CUDA_ERROR_PEER_ACCESS_UNSUPPORTED",
+        True,
+        "the engine's own all-reduce asked for peer access that these GPUs do not have",
+        "Start the server with --disable-custom-all-reduce; NCCL then copies through host memory. Where peer-to-peer "
+        "is meant to work, validate the host: p2p_granted and p2p_usable name the layer that refuses it.",
+    ),
+    _fault(
         "illegal_access",
         r"an illegal memory access was encountered|CUDA_ERROR_ILLEGAL_ADDRESS",
         True,
