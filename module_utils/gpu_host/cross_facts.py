@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from .evidence.errors import Errors
-from .smi.gpu_findings import label_gpu
+from .evidence.offenders import Offenders
+from .smi.gpu_findings import known_number, label_gpu
 from .smi.smi_values import NOT_APPLICABLE
 
 Facts = dict[str, Any]
@@ -25,7 +26,12 @@ SOURCES: dict[str, tuple[str, ...]] = {
     "p2p_gpus_differ": ("gpus", "p2p"),
     "pcie_p2p": ("gpus", "p2p"),
     "taken_at_boot": ("modules", "pci"),
+    "link_replays_high": ("gpus", "system"),
 }
+# The most that NVIDIA's driver recommends (DCGM, dcgm_gpu_hardware_limits.h: "8 replays per minute is the maximum
+# recommended by RM").
+MOST_REPLAYS_PER_MINUTE = 8
+_LEAST_MINUTES = 60.0  # so that what the first training of a link leaves behind does not look like a rate
 
 
 def join_facts(facts: Facts, errors: Errors) -> Facts:
@@ -46,6 +52,9 @@ def join_facts(facts: Facts, errors: Errors) -> Facts:
       one GPU, not all joined by NVLink, so that P2P has to cross PCI Express
     - ``taken_at_boot``: ``{addresses, places, blacklists}`` where vfio-pci is to take, at the next boot, cards that the
       nvidia driver has today; empty where it takes none
+    - ``link_replays_high``: ``[{address, index, label, replays, per_minute}]``, GPUs whose link sent more packets again
+      since the boot, on average, than the driver recommends; the counter begins anew with the driver, so the true rate
+      is no lower
     """
     gpus, pci = facts.get("gpus") or {}, facts.get("pci") or {}
     devices, on_bus = gpus.get("devices"), pci.get("gpus")
@@ -62,7 +71,28 @@ def join_facts(facts: Facts, errors: Errors) -> Facts:
         "p2p_gpus_differ": _differ(p2p.get("gpu_count"), gpus.get("parsed") if gpus.get("count") is not None else None),
         "pcie_p2p": _pcie_p2p(gpus, p2p),
         "taken_at_boot": _taken_at_boot(facts.get("modules") or {}, on_bus),
+        "link_replays_high": _link_replays_high(gpus, (facts.get("system") or {}).get("uptime_s")),
     }
+
+
+def _link_replays_high(gpus: Facts, uptime_s: Any) -> list[Facts] | None:
+    devices = gpus.get("devices")
+    if not devices:
+        return None
+    found = Offenders(unknown=gpus.get("count") is None)
+    for where, card in devices.items():
+        replays = card["link_replays"]
+        if card["lost"] or replays in (0, NOT_APPLICABLE):
+            continue
+        rate = None
+        if known_number(replays) and known_number(uptime_s):
+            rate = replays / max(uptime_s / 60, _LEAST_MINUTES)
+        entry = {"address": where, "index": card["index"], "label": label_gpu(where, card["index"])}
+        found.judge(
+            None if rate is None else rate > MOST_REPLAYS_PER_MINUTE,
+            {**entry, "replays": replays, "per_minute": round(rate or 0.0, 1)},
+        )
+    return found.listed()
 
 
 def _gpu_found(gpus: Facts, on_bus: Facts | None) -> bool | None:
