@@ -6,6 +6,8 @@ from typing import Any
 
 from .evidence.errors import Errors
 from .evidence.offenders import Offenders
+from .linux.versions import is_at_least
+from .pcie.aer import MOST_REPLAYS_PER_MINUTE, average_per_minute
 from .smi.gpu_findings import known_number, label_gpu
 from .smi.smi_values import NOT_APPLICABLE
 
@@ -27,11 +29,10 @@ SOURCES: dict[str, tuple[str, ...]] = {
     "pcie_p2p": ("gpus", "p2p"),
     "taken_at_boot": ("modules", "pci"),
     "link_replays_high": ("gpus", "system"),
+    "rdma_nics": ("topology",),
+    "gpudirect_rdma": ("modules", "driver", "kernel"),
+    "gpus_without_near_nic": ("topology",),
 }
-# The most that NVIDIA's driver recommends (DCGM, dcgm_gpu_hardware_limits.h: "8 replays per minute is the maximum
-# recommended by RM").
-MOST_REPLAYS_PER_MINUTE = 8
-_LEAST_MINUTES = 60.0  # so that what the first training of a link leaves behind does not look like a rate
 
 
 def join_facts(facts: Facts, errors: Errors) -> Facts:
@@ -55,6 +56,10 @@ def join_facts(facts: Facts, errors: Errors) -> Facts:
     - ``link_replays_high``: ``[{address, index, label, replays, per_minute}]``, GPUs whose link sent more packets again
       since the boot, on average, than the driver recommends; the counter begins anew with the driver, so the true rate
       is no lower
+    - ``rdma_nics``: names of the RDMA devices that nvidia-smi shows (mlx5_0); ``gpudirect_rdma``: how such a card can
+      reach the memory of a GPU: "nvidia_peermem", "dma-buf" (open kernel modules on Linux 5.12 or later) or "none"
+    - ``gpus_without_near_nic``: ``[{gpu, nearest}]``, GPUs with no RDMA device below a common PCI Express switch (PIX,
+      PXB) on a host where others have one
     """
     gpus, pci = facts.get("gpus") or {}, facts.get("pci") or {}
     devices, on_bus = gpus.get("devices"), pci.get("gpus")
@@ -71,8 +76,50 @@ def join_facts(facts: Facts, errors: Errors) -> Facts:
         "p2p_gpus_differ": _differ(p2p.get("gpu_count"), gpus.get("parsed") if gpus.get("count") is not None else None),
         "pcie_p2p": _pcie_p2p(gpus, p2p),
         "taken_at_boot": _taken_at_boot(facts.get("modules") or {}, on_bus),
+        "rdma_nics": None if topology.get("nics") is None else sorted(topology["nics"].values()),
+        "gpudirect_rdma": _gpudirect_rdma(facts),
+        "gpus_without_near_nic": _without_near_nic(topology),
         "link_replays_high": _link_replays_high(gpus, (facts.get("system") or {}).get("uptime_s")),
     }
+
+
+# What dma-buf needs: NVIDIA's GPU Operator documentation, "GPUDirect RDMA and GPUDirect Storage", prerequisites.
+_KERNEL_WITH_DMA_BUF = "5.12"
+_NEAR = ("PIX", "PXB")
+
+
+def _gpudirect_rdma(facts: Facts) -> str | None:
+    peermem = ((facts.get("modules") or {}).get("nvidia_peermem") or {}).get("loaded")
+    flavor = (facts.get("driver") or {}).get("flavor")
+    recent = is_at_least((facts.get("kernel") or {}).get("release"), _KERNEL_WITH_DMA_BUF)
+    if peermem:
+        return "nvidia_peermem"
+    if flavor == "open" and recent:
+        return "dma-buf"
+    without_dma_buf = flavor == "proprietary" or recent is False
+    return "none" if peermem is False and without_dma_buf else None
+
+
+def _without_near_nic(topology: Facts) -> list[Facts] | None:
+    """Where no GPU has one near, the cards are meant for something else, or this is a virtual machine, whose PCI tree
+    is QEMU's."""
+    nics, links = topology.get("nics"), topology.get("links")
+    if nics is None or links is None:
+        return None
+    if not nics:
+        return []
+    order = ("PIX", "PXB", "PHB", "NODE", "SYS")
+    found = Offenders()
+    near, unsure = 0, False
+    for gpu in topology.get("gpus") or {}:
+        classes = [links.get(gpu, {}).get(nic) for nic in nics]
+        known = sorted((word for word in classes if word in order), key=order.index)
+        is_near = bool(known) and known[0] in _NEAR
+        near += is_near
+        far = None if not is_near and (None in classes or not known) else not is_near
+        unsure = unsure or far is None
+        found.judge(far, {"gpu": gpu, "nearest": known[0] if known else None})
+    return found.listed() if near else None if unsure else []
 
 
 def _link_replays_high(gpus: Facts, uptime_s: Any) -> list[Facts] | None:
@@ -84,9 +131,7 @@ def _link_replays_high(gpus: Facts, uptime_s: Any) -> list[Facts] | None:
         replays = card["link_replays"]
         if card["lost"] or replays in (0, NOT_APPLICABLE):
             continue
-        rate = None
-        if known_number(replays) and known_number(uptime_s):
-            rate = replays / max(uptime_s / 60, _LEAST_MINUTES)
+        rate = average_per_minute(replays, uptime_s) if known_number(replays) else None
         entry = {"address": where, "index": card["index"], "label": label_gpu(where, card["index"])}
         found.judge(
             None if rate is None else rate > MOST_REPLAYS_PER_MINUTE,
