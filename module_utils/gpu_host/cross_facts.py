@@ -78,7 +78,7 @@ def join_facts(facts: Facts, errors: Errors) -> Facts:
         "taken_at_boot": _taken_at_boot(facts.get("modules") or {}, on_bus),
         "rdma_nics": None if topology.get("nics") is None else sorted(topology["nics"].values()),
         "gpudirect_rdma": _gpudirect_rdma(facts),
-        "gpus_without_near_nic": _without_near_nic(topology),
+        "gpus_without_near_nic": _without_near_nic(topology, errors),
         "link_replays_high": _link_replays_high(gpus, (facts.get("system") or {}).get("uptime_s")),
     }
 
@@ -100,7 +100,7 @@ def _gpudirect_rdma(facts: Facts) -> str | None:
     return "none" if peermem is False and without_dma_buf else None
 
 
-def _without_near_nic(topology: Facts) -> list[Facts] | None:
+def _without_near_nic(topology: Facts, errors: Errors) -> list[Facts] | None:
     """Where no GPU has one near, the cards are meant for something else, or this is a virtual machine, whose PCI tree
     is QEMU's."""
     nics, links = topology.get("nics"), topology.get("links")
@@ -119,6 +119,8 @@ def _without_near_nic(topology: Facts) -> list[Facts] | None:
         far = None if not is_near and (None in classes or not known) else not is_near
         unsure = unsure or far is None
         found.judge(far, {"gpu": gpu, "nearest": known[0] if known else None})
+    if unsure:
+        errors.add("nvidia-smi topo -m", "does not show how far every GPU is from the network cards")
     return found.listed() if near else None if unsure else []
 
 

@@ -578,7 +578,9 @@ def _host_side(evidence: Evidence, params: dict[str, Any], facts: dict[str, Any]
         params.get("expected") or {}, process["settings"], environment, engine
     )
     facts["packages"] = installed.find_packages(evidence, process["arguments"], environment)
-    facts["nccl_known_faults"] = nccl_faults.find_known_faults(_nccl_version(facts), _gpu_ids(evidence))
+    faults = nccl_faults.find_known_faults(_nccl_version(facts), _gpu_ids(evidence))
+    read = facts["log"]["available"] is not None and not facts["log"]["gap"]
+    facts["nccl_known_faults"] = faults if read else faults or None  # the rest of the log may name another release
     facts["p2p_caches"] = None if environment is None else installed.find_p2p_caches(evidence, home, errors)
     facts["p2p_cache_denies"] = installed.name_denying_caches(facts["p2p_caches"])
     nodes = process["settings"].get("nnodes", "1")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from ..evidence import values
 from ..evidence.errors import Errors
 from ..evidence.interface import ABSENT, NOT_CAPTURED, Evidence
 from ..evidence.offenders import Offenders
@@ -58,8 +59,12 @@ def parse_counters(text: str) -> dict[str, int] | None:
             return None
         if match["name"].startswith("TOTAL_ERR_"):
             whole = True
-        elif int(match["count"]):
-            counts[match["name"]] = int(match["count"])
+        else:
+            count = values.whole_number(match["count"])
+            if count is None:
+                return None
+            if count:
+                counts[match["name"]] = count
     return counts if whole else None
 
 

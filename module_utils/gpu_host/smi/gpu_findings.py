@@ -93,6 +93,8 @@ def _differences(devices: dict[str, Facts] | None, whole: bool, every_field: boo
     if devices is None:
         return dict.fromkeys(DIFFERENCES)
     alive = {where: facts for where, facts in devices.items() if not facts["lost"]}
+    if not alive:
+        return dict.fromkeys(DIFFERENCES)
     own = {where: facts for where, facts in alive.items() if not _is_vgpu(facts)}  # a vGPU has neither of its own
     return {
         "vbios_differing": _differing(own, whole, every_field, "vbios_version"),
@@ -107,7 +109,7 @@ def _differing(
     """Groups (`group`, else the model) with several values of `field`; None where none was found and a GPU could not be
     read. A field that this driver does not print applies to none."""
     groups: dict[str, dict[Any, list[str]]] = {}
-    unsure = not whole or not devices
+    unsure = not whole
     for where, facts in devices.items():
         name, value = group or facts["name"], facts[field]
         unprinted = value is None and every_field and field not in facts["unreadable"]
