@@ -5,7 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from .evidence.errors import Errors
-from .smi.gpu_findings import label_gpu
+from .evidence.offenders import Offenders
+from .linux.versions import is_at_least
+from .pcie.aer import MOST_REPLAYS_PER_MINUTE, average_per_minute
+from .smi.gpu_findings import known_number, label_gpu
 from .smi.smi_values import NOT_APPLICABLE
 
 Facts = dict[str, Any]
@@ -27,6 +30,10 @@ SOURCES: dict[str, tuple[str, ...]] = {
     "blocked_between_models": ("gpus", "p2p"),
     "width_by_design": ("gpus", "virtualization"),
     "taken_at_boot": ("modules", "pci"),
+    "link_replays_high": ("gpus", "system"),
+    "rdma_nics": ("topology",),
+    "gpudirect_rdma": ("modules", "driver", "kernel"),
+    "gpus_without_near_nic": ("topology",),
 }
 
 
@@ -51,6 +58,13 @@ def join_facts(facts: Facts, errors: Errors) -> Facts:
     - ``blocked_between_models``: whether every pair that the driver grants no P2P joins two different models
     - ``taken_at_boot``: ``{addresses, places, blacklists}`` where vfio-pci is to take, at the next boot, cards that the
       nvidia driver has today; empty where it takes none
+    - ``link_replays_high``: ``[{address, index, label, replays, per_minute}]``, GPUs whose link sent more packets again
+      since the boot, on average, than the driver recommends; the counter begins anew with the driver, so the true rate
+      is no lower
+    - ``rdma_nics``: names of the RDMA devices that nvidia-smi shows (mlx5_0); ``gpudirect_rdma``: how such a card can
+      reach the memory of a GPU: "nvidia_peermem", "dma-buf" (open kernel modules on Linux 5.12 or later) or "none"
+    - ``gpus_without_near_nic``: ``[{gpu, nearest}]``, GPUs with no RDMA device below a common PCI Express switch (PIX,
+      PXB) on a host where others have one
     """
     gpus, pci = facts.get("gpus") or {}, facts.get("pci") or {}
     devices, on_bus = gpus.get("devices"), pci.get("gpus")
@@ -69,7 +83,70 @@ def join_facts(facts: Facts, errors: Errors) -> Facts:
         "width_by_design": _width_by_design(gpus, facts.get("virtualization") or {}),
         "blocked_between_models": _blocked_between_models(devices, p2p),
         "taken_at_boot": _taken_at_boot(facts.get("modules") or {}, on_bus),
+        "rdma_nics": None if topology.get("nics") is None else sorted(topology["nics"].values()),
+        "gpudirect_rdma": _gpudirect_rdma(facts),
+        "gpus_without_near_nic": _without_near_nic(topology, errors),
+        "link_replays_high": _link_replays_high(gpus, (facts.get("system") or {}).get("uptime_s")),
     }
+
+
+# What dma-buf needs: NVIDIA's GPU Operator documentation, "GPUDirect RDMA and GPUDirect Storage", prerequisites.
+_KERNEL_WITH_DMA_BUF = "5.12"
+_NEAR = ("PIX", "PXB")
+
+
+def _gpudirect_rdma(facts: Facts) -> str | None:
+    peermem = ((facts.get("modules") or {}).get("nvidia_peermem") or {}).get("loaded")
+    flavor = (facts.get("driver") or {}).get("flavor")
+    recent = is_at_least((facts.get("kernel") or {}).get("release"), _KERNEL_WITH_DMA_BUF)
+    if peermem:
+        return "nvidia_peermem"
+    if flavor == "open" and recent:
+        return "dma-buf"
+    without_dma_buf = flavor == "proprietary" or recent is False
+    return "none" if peermem is False and without_dma_buf else None
+
+
+def _without_near_nic(topology: Facts, errors: Errors) -> list[Facts] | None:
+    """Where no GPU has one near, the cards are meant for something else, or this is a virtual machine, whose PCI tree
+    is QEMU's."""
+    nics, links = topology.get("nics"), topology.get("links")
+    if nics is None or links is None:
+        return None
+    if not nics:
+        return []
+    order = ("PIX", "PXB", "PHB", "NODE", "SYS")
+    found = Offenders()
+    near, unsure = 0, False
+    for gpu in topology.get("gpus") or {}:
+        classes = [links.get(gpu, {}).get(nic) for nic in nics]
+        known = sorted((word for word in classes if word in order), key=order.index)
+        is_near = bool(known) and known[0] in _NEAR
+        near += is_near
+        far = None if not is_near and (None in classes or not known) else not is_near
+        unsure = unsure or far is None
+        found.judge(far, {"gpu": gpu, "nearest": known[0] if known else None})
+    if unsure:
+        errors.add("nvidia-smi topo -m", "does not show how far every GPU is from the network cards")
+    return found.listed() if near else None if unsure else []
+
+
+def _link_replays_high(gpus: Facts, uptime_s: Any) -> list[Facts] | None:
+    devices = gpus.get("devices")
+    if not devices:
+        return None
+    found = Offenders(unknown=gpus.get("count") is None)
+    for where, card in devices.items():
+        replays = card["link_replays"]
+        if card["lost"] or replays in (0, NOT_APPLICABLE):
+            continue
+        rate = average_per_minute(replays, uptime_s) if known_number(replays) else None
+        entry = {"address": where, "index": card["index"], "label": label_gpu(where, card["index"])}
+        found.judge(
+            None if rate is None else rate > MOST_REPLAYS_PER_MINUTE,
+            {**entry, "replays": replays, "per_minute": round(rate or 0.0, 1)},
+        )
+    return found.listed()
 
 
 def _gpu_found(gpus: Facts, on_bus: Facts | None) -> bool | None:

@@ -5,11 +5,18 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from . import device_nodes, kernel, modules
+from . import device_nodes, gpus, kernel, modules
 from .evidence.errors import Errors
 from .evidence.interface import ABSENT, DENIED, OK, Evidence
 from .linux import versions
-from .nvidia import cuda_toolkits, driver_build, driver_packages, driver_requirements, driver_services
+from .nvidia import (
+    cuda_toolkits,
+    driver_build,
+    driver_packages,
+    driver_requirements,
+    driver_services,
+    fabric_services,
+)
 from .pcie import gpu_addresses
 from .smi.smi_values import NOT_APPLICABLE
 
@@ -46,8 +53,9 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
     `build_failure` and `next_build_failure`: why there is none for them (driver_build.find_build_failure);
     `disagreement` (find_disagreement);
     `nvswitches` (addresses); `nvlink5`: whether a GPU is of those whose NVLink fabric needs nvlsm beside the Fabric
-    Manager (B200, B300, GB200, GB300); and the facts of `driver_requirements.of_gpus`,
-    `driver_services`, `driver_packages` (as `packaging`) and `cuda_toolkits`.
+    Manager (B200, B300, GB200, GB300); `fabric_services` (see fabric_services.py); `gridd` (the licensing daemon of a vGPU
+    guest's driver, as a unit of driver_services; each None where no GPU is a vGPU); and the facts of
+    `driver_requirements.of_gpus`, `driver_services`, `driver_packages` (as `packaging`) and `cuda_toolkits`.
     """
     running = modules.read_loaded_modules(evidence, errors)
     version, flavor = _running_module(evidence, errors, bool(running and "nvidia" in running))
@@ -57,18 +65,19 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
     on_disk = _module_on_disk(evidence, errors)
     libraries = _libraries(evidence, errors)
     services = driver_services.gather(evidence, errors)
-    gpus = {
+    on_bus = {
         device.address: device.device
         for device in (devices or {}).values()
         if device.is_gpu and device.driver != "vfio-pci"
     }
-    requirements = driver_requirements.find_requirements(gpus, version, flavor)
+    requirements = driver_requirements.find_requirements(on_bus, version, flavor)
     unread = _unread_devices(evidence, devices, errors)
     for name in ("gpus", "below_minimum", "wrong_flavor"):
         if unread and not requirements[name]:
             requirements[name] = None
     dkms, dkms_whole = _dkms(evidence, errors)
     release = _release(evidence, errors if dkms else Errors("driver"))
+    smi = _shown_gpus(evidence)
     nvswitches: list[str] | None = sorted(one.address for one in (devices or {}).values() if one.is_nvswitch)
     nvswitches = nvswitches or (None if unread else [])
     if nvswitches and services["fabric_manager"]["installed"] == NOT_APPLICABLE:
@@ -104,10 +113,32 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
         "next_build_failure": driver_build.find_build_failure(evidence, dkms, for_newest, next_kernel),
         "nvswitches": nvswitches,
         "nvlink5": True if nvlink5 else None if unread else False,
+        "fabric_services": fabric_services.gather(evidence, errors, smi["name"], running, services["fabric_manager"]),
+        "gridd": fabric_services.ask_unit(evidence, errors, fabric_services.GRIDD_COMMAND, fabric_services.GRIDD_UNIT)
+        if "VGPU" in (smi["virtualization"] or ())
+        else driver_services.read_unit(None),
         **requirements,
         **services,
         "packaging": driver_packages.gather(evidence, errors),
         **cuda_toolkits.gather(evidence, errors, version, requirements["minimum_toolkit"]),
+    }
+
+
+_NAME = re.compile(rb"<product_name>([^<]{1,120})</product_name>")
+_VIRTUALIZATION = re.compile(rb"<virtualization_mode>([^<]{1,40})</virtualization_mode>")
+
+
+def _shown_gpus(evidence: Evidence) -> dict[str, list[str] | None]:
+    """Names and virtualisation modes of the GPUs that nvidia-smi shows; None where it gave no whole answer."""
+    answer = evidence.run(gpus.XML, gpus.LIMIT_SECONDS)
+    if answer.status == ABSENT or (answer.ok and b"No devices were found" in answer.stdout[:4096]):
+        return {"name": [], "virtualization": []}
+    whole = answer.ok and b"</nvidia_smi_log>" in answer.stdout
+    return {
+        key: [found.decode("utf-8", "replace").strip().upper() for found in pattern.findall(answer.stdout)]
+        if whole
+        else None
+        for key, pattern in (("name", _NAME), ("virtualization", _VIRTUALIZATION))
     }
 
 

@@ -119,11 +119,12 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
     absent = {
         "recovery_needed": "recovery_reported",
         "fabric_not_ready": "fabric_present",
+        "fabric_split": "fabric_present",
         "width_reduced": "link_reported",
     }
     unsure = [
         name
-        for name in gpu_findings.LISTS
+        for name in (*gpu_findings.LISTS, *gpu_findings.DIFFERENCES)
         if computed[name] is None and computed.get(absent.get(name, ""), True) is not False
     ]
     if found.devices and unsure and state["count"] is not None:

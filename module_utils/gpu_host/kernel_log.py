@@ -28,13 +28,14 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
     Keys: `source` (the command that answered, None if none), `covers_boot` (whether the log reaches back to the boot),
     `findings` (list, None when no log could be read), `by_kind` (kind -> those findings that count: about a GPU or its
     path, not undone by a later load of the driver, no consequence of another one; each None when unknown), `fatal_xids`
-    (without 79, which is in by_kind.fallen_off_bus), `other_xids`, `uvm_failures` (HMM and others), `other_devices`
-    (number of findings about other devices), `dropped` (messages beyond the limit of different findings), `denied`
-    (whether a log is there and was refused).
+    (without 79, which is in by_kind.fallen_off_bus), `other_xids`, `other_sxids` (those of by_kind.sxid are the fatal
+    ones), `uvm_failures` (HMM and others), `other_devices` (number of findings about other devices), `dropped`
+    (messages beyond the limit of different findings), `denied` (whether a log is there and was refused).
 
     A finding: `kind`, `address` (PCI, None if the message has none), `xid` (int or None), `code` (Xid, SXid, BAR,
     source line, process: what tells findings of a kind apart), `name`, `severity` (fatal, application, notice; Xids and
-    SXids only), `action`, `count`, `first`, `last` (UTC where the stamp allows it, else as it stands), `text` (first
+    SXids only), `action`, `bucket` and `investigate` (of an Xid: NVIDIA's own words for what to do first, and where it
+    comes back), `count`, `first`, `last` (UTC where the stamp allows it, else as it stands), `text` (first
     line, at most 300 characters), `detail`, `driver`, `gpu`, `superseded`, `consequence_of`, `summary`.
     """
     devices = gpu_addresses.read_devices(evidence)
@@ -85,6 +86,7 @@ def _sorted_out(findings: list[dict[str, Any]] | None, whole: bool) -> dict[str,
             "by_kind": dict.fromkeys(log_patterns.KINDS),
             "fatal_xids": None,
             "other_xids": None,
+            "other_sxids": None,
             "uvm_failures": None,
             "other_devices": None,
         }
@@ -94,7 +96,8 @@ def _sorted_out(findings: list[dict[str, Any]] | None, whole: bool) -> dict[str,
         if item["gpu"] is not False and not item["superseded"] and item["consequence_of"] is None
     ]
     by_kind: dict[str, list[dict[str, Any]]] = {kind: [] for kind in log_patterns.KINDS}
-    for item in counting:
+    harmless = [item for item in counting if item["kind"] == "sxid" and item["severity"] != xid.FATAL]
+    for item in (item for item in counting if item not in harmless):
         by_kind["fallen_off_bus" if item["xid"] == 79 else item["kind"]].append(item)
 
     def known(offending: list[dict[str, Any]]) -> list[dict[str, Any]] | None:
@@ -104,6 +107,7 @@ def _sorted_out(findings: list[dict[str, Any]] | None, whole: bool) -> dict[str,
         "by_kind": {kind: known(offending) for kind, offending in by_kind.items()},
         "fatal_xids": known([item for item in by_kind["xid"] if item["severity"] == xid.FATAL]),
         "other_xids": known([item for item in by_kind["xid"] if item["severity"] != xid.FATAL]),
+        "other_sxids": known(harmless),
         "uvm_failures": known(by_kind["uvm_hmm"] + by_kind["uvm_failed"]),
         "other_devices": sum(1 for item in findings if item["gpu"] is False) if whole else None,
     }

@@ -11,10 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from .evidence import values
 from .evidence.errors import Errors
 from .evidence.interface import Evidence
 from .evidence.offenders import Offenders
-from .pcie import acs, config_space, lspci, pci_devices, pci_names
+from .pcie import acs, aer, config_space, lspci, pci_devices, pci_names
 
 NVIDIA_DRIVER = "nvidia"
 VFIO_DRIVER = "vfio-pci"
@@ -34,6 +35,12 @@ KEYS = (
     "acs_unreadable",
     "redirecting_switch_ports",
     "redirecting_root_ports",
+    "nics",
+    "nic_pairs",
+    "redirecting_nic_ports",
+    "aer_reported",
+    "aer_uncorrected",
+    "aer_replays_high",
 )
 
 
@@ -56,6 +63,11 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
       them that run on fewer lanes than the device has. Speed is left out: an idle GPU lowers it.
     - ``acs_unreadable``: [address] of ports that decide about a pair
     - ``redirecting_switch_ports``, ``redirecting_root_ports``: see acs.find_redirecting
+    - ``nics``: by address {vendor_id, device_id, class, driver, path, root_complex}: network cards that hang from a
+      switch with a GPU; ``nic_pairs``: as `pairs`, of each GPU with the network cards below its switch;
+      ``redirecting_nic_ports``: ports on these ways that redirect, as ``redirecting_switch_ports``
+    - ``aer_reported``: whether the kernel counts PCI Express errors for a GPU or a bridge above one;
+      ``aer_uncorrected``, ``aer_replays_high``: see aer.summarise_aer
 
     A list of offenders is None when none was found and a part of the evidence is missing.
     """
@@ -65,7 +77,19 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
         return dict.fromkeys(KEYS) if found is None else {**assemble_facts(found), "source": "lspci"}
     for address in sorted(choose_devices(devices)):
         pci_devices.add_detail(evidence, devices[address], errors)
-    facts = {**assemble_facts(devices), "source": "sysfs"}
+    for device in devices.values():
+        if _is_gpu(device):
+            for address in (*(device["path"] or ()), device["address"]):
+                if address in devices and "aer" not in devices[address]:
+                    base = "%s/%s" % (pci_devices.DEVICES, address)
+                    devices[address]["aer"] = aer.read_aer(evidence, base, errors)
+    uptime = evidence.read("/proc/uptime")
+    uptime_s = values.decimal_number((uptime.text.split() or [""])[0]) if uptime.ok else None
+    facts = {**assemble_facts(devices, uptime_s), "source": "sysfs"}
+    if facts["aer_replays_high"] is None or facts["aer_uncorrected"] is None:
+        unread = sum(1 for device in devices.values() if device.get("aer", {}) is None)
+        errors.unanswered(uptime)
+        errors.add(pci_devices.DEVICES + "/*/aer_dev_*", "the error counters of %d devices were not read" % unread)
     cut = sum(
         1
         for device in devices.values()
@@ -90,13 +114,26 @@ def choose_devices(devices: dict[str, dict[str, Any]]) -> set[str]:
             functions = [other for other in devices if other[:-1] == address[:-1]]
             chosen.update(functions)
             chosen.update(bridge for bridge in device["path"] or [] if bridge in devices)
+    for address in _near_nics(devices):
+        chosen.update(bridge for bridge in devices[address]["path"] or [] if bridge in devices)
     return chosen
 
 
-def assemble_facts(devices: dict[str, dict[str, Any]]) -> dict[str, Any]:
+def _near_nics(devices: dict[str, dict[str, Any]]) -> list[str]:
+    """Network cards that share a bridge with a GPU, as on boards where each GPU has its card below one switch."""
+    above = {bridge for device in devices.values() if _is_gpu(device) for bridge in device["path"] or []}
+    return sorted(
+        address
+        for address, device in devices.items()
+        if (device["class"] or "").startswith(pci_names.BASE_CLASS_NETWORK) and above & set(device["path"] or [])
+    )
+
+
+def assemble_facts(devices: dict[str, dict[str, Any]], uptime_s: float | None = None) -> dict[str, Any]:
     """The facts from devices in the shape of pci_devices.py."""
     gpus = {address: _gpu(device, devices) for address, device in sorted(devices.items()) if _is_gpu(device)}
-    above = {bridge for gpu in gpus.values() for bridge in gpu["path"] or []}
+    nics = {address: _nic(devices[address]) for address in _near_nics(devices)}
+    above = {bridge for card in (*gpus.values(), *nics.values()) for bridge in card["path"] or []}
     bridges = {address: _bridge(devices[address]) for address in sorted(above) if address in devices}
     pairs = acs.list_pairs(gpus, bridges)
     bridge = devices.get("0000:00:00.0") or {}
@@ -104,6 +141,16 @@ def assemble_facts(devices: dict[str, dict[str, Any]]) -> dict[str, Any]:
     turn_ports = sorted({port for pair in pairs for port in pair["turn_ports"]})
     # A device that could not be identified may be a GPU: what is not found among the others is unknown then.
     unknown = bool(pci_devices.find_unidentified(devices))
+    nic_pairs = acs.list_pairs_between(gpus, nics, bridges)
+    nic_pairs = [pair for pair in nic_pairs if pair["relation"] == acs.SAME_SWITCH]
+    counted = {
+        address: {
+            "aer": devices[address].get("aer"),
+            "gpus": [gpu for gpu, card in gpus.items() if address == gpu or address in (card["path"] or [])],
+        }
+        for address in {*gpus, *(bridge for gpu in gpus.values() for bridge in gpu["path"] or [])}
+        if address in devices
+    }
     switches = sorted(
         address for address, device in devices.items() if pci_names.is_nvswitch(device["vendor"], device["class"])
     )
@@ -130,6 +177,21 @@ def assemble_facts(devices: dict[str, dict[str, Any]]) -> dict[str, Any]:
         ],
         "redirecting_switch_ports": acs.find_redirecting(pairs, bridges, below_switch=True, unknown=unknown),
         "redirecting_root_ports": acs.find_redirecting(pairs, bridges, below_switch=False, unknown=unknown),
+        "nics": None if unknown else nics,
+        "nic_pairs": nic_pairs,
+        "redirecting_nic_ports": acs.find_redirecting(nic_pairs, bridges, below_switch=True, unknown=unknown),
+        **aer.summarise_aer(counted, uptime_s, unknown),
+    }
+
+
+def _nic(device: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "vendor_id": device["vendor"],
+        "device_id": device["device"],
+        "class": device["class"],
+        "driver": device["driver"],
+        "path": device["path"],
+        "root_complex": device["root_complex"],
     }
 
 

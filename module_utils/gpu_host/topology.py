@@ -19,6 +19,7 @@ from .smi.topo_matrix import Matrix
 
 MATRIX = ("nvidia-smi", "topo", "-m")
 NVLINK = ("nvidia-smi", "nvlink", "-s")
+NVLINK_ERRORS = ("nvidia-smi", "nvlink", "-e")
 LIMIT_SECONDS = 30.0
 COMMANDS = [(MATRIX, LIMIT_SECONDS), (NVLINK, LIMIT_SECONDS)]
 
@@ -30,7 +31,8 @@ _CELL = re.compile(r"NV(\d{1,3})")
 
 def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
     """Facts ``topology``: those of ``summary``; ``nvlink``: ``{address: …}`` as ``nvlink.summarise`` has it, or None;
-    ``nvlink_whole``: whether all of that answer was read, so that a GPU which it does not name has no active link."""
+    ``nvlink_whole``: whether all of that answer was read, so that a GPU which it does not name has no active link;
+    ``nvlink_errors``: ``[{gpu, index, link, counts}]`` of links that made errors which a good one never makes."""
     names = gpus.read_indices(evidence)
     answer = evidence.run(MATRIX, LIMIT_SECONDS)
     matrix = topo_matrix.parse_matrix(answer.stdout) if answer.status == OK and answer.rc == 0 else None
@@ -45,7 +47,33 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
         errors.add(
             " ".join(MATRIX), "its legend has no NV#, as that of topo -mp: whether NVLink joins a pair is not shown"
         )
-    return {**facts, **_nvlink(evidence, names, errors)}
+    links = _nvlink(evidence, names, errors)
+    return {**facts, **links, "nvlink_errors": _nvlink_errors(evidence, names, links, errors)}
+
+
+def _nvlink_errors(
+    evidence: Evidence, names: dict[int, str], links: dict[str, Any], errors: Errors
+) -> list[dict[str, Any]] | None:
+    """Asked for only where a link is active."""
+    expected = {name: one["active"] for name, one in (links["nvlink"] or {}).items() if one["active"]}
+    if not expected:
+        return [] if links["nvlink_whole"] else None
+    answer = evidence.run(NVLINK_ERRORS, LIMIT_SECONDS)
+    shown = nvlink.parse_nvlink_errors(answer.stdout) if answer.status == OK else None
+    if shown is None:
+        _unanswered(answer, errors)
+        return None
+    found = [
+        {"gpu": _name("GPU%d" % index, names), "index": index, **entry}
+        for index, of_gpu in sorted(shown.items())
+        for entry in nvlink.list_link_errors(of_gpu)
+    ]
+    by_name = {_name("GPU%d" % index, names): of_gpu for index, of_gpu in shown.items()}
+    counted = {name: sum(1 for counters in of_gpu.values() if counters) for name, of_gpu in by_name.items()}
+    whole = answer.succeeded and all(counted.get(name, 0) >= active for name, active in expected.items())
+    if not whole:
+        errors.add(" ".join(NVLINK_ERRORS), "does not show the counters of every active link")
+    return found if found or (whole and links["nvlink_whole"]) else None
 
 
 def _unanswered(answer: Outcome, errors: Errors) -> None:

@@ -13,7 +13,8 @@ from ..gpu_host.evidence import values
 from ..gpu_host.evidence.errors import Errors
 from ..gpu_host.evidence.interface import ABSENT, NOT_CAPTURED, Evidence
 from ..gpu_host.evidence.sides import find_pieces, is_only_pieces
-from . import api, engines, gpu_load, installed, nccl, ports, processes, settings, stall, units
+from ..gpu_host.pcie import gpu_addresses
+from . import api, engines, gpu_load, installed, nccl, nccl_faults, ports, processes, settings, stall, units
 from .engines import Engine
 from .engines.engine import IMPORTS
 from .log import log_reader, log_source
@@ -62,6 +63,7 @@ FACTS = (
     "p2p_cache_denies",
     "rank_outliers",
     "nccl",
+    "nccl_known_faults",
 )
 
 
@@ -88,7 +90,8 @@ def _gather(evidence: Evidence, params: dict[str, Any], errors: Errors) -> dict[
     could not be asked). `model`: the name by which requests ask for it, listed or else of the command line. `log`
     (log_reader.py, with `kind`, `path`, `age_s`), `nccl` (nccl.py), `packages`, `differences` (settings.py), `stall`
     (stall.py, only in the state stalled), `busy` (whether requests run) and `busy_because`, `moving`. What the checks
-    ask beyond that: `exposed`, `key_set`, `p2p_cache_denies`, `rank_outliers`, `fault`.
+    ask beyond that: `exposed`, `key_set`, `p2p_cache_denies`, `rank_outliers`, `fault`, `nccl_known_faults`
+    (nccl_faults.py).
     """
     for argv, limit in COMMANDS:
         evidence.start(argv, limit)
@@ -552,6 +555,21 @@ def _whether_to_ask(params: dict[str, Any], facts: dict[str, Any]) -> tuple[bool
     return True, None
 
 
+def _nccl_version(facts: dict[str, Any]) -> str | None:
+    """The version that the log names, else that of the package beside the server's Python."""
+    named = ((facts["log"] or {}).get("nccl") or {}).get("version")
+    packages = facts["packages"] or {}
+    return named or next((version for name, version in packages.items() if name.startswith("nvidia-nccl-")), None)
+
+
+def _gpu_ids(evidence: Evidence) -> set[int] | None:
+    """None where a device on the bus could not be told: it may be a GPU."""
+    devices = gpu_addresses.read_devices(evidence)
+    if devices is None or set(evidence.list(gpu_addresses.DEVICES).entries) - set(devices):
+        return None
+    return {device.device for device in devices.values() if device.is_gpu}
+
+
 def _host_side(evidence: Evidence, params: dict[str, Any], facts: dict[str, Any], errors: Errors) -> None:
     """What of the host bears on the server.
 
@@ -561,6 +579,7 @@ def _host_side(evidence: Evidence, params: dict[str, Any], facts: dict[str, Any]
     home = (environment or {}).get("HOME")
     facts["differences"] = None
     facts["p2p_cache_denies"] = []
+    facts["nccl_known_faults"] = None
     facts["rank_outliers"] = facts["gpu"]["outliers"]
     if params.get("light") or not process:
         facts["nccl"] = nccl.read_nccl(evidence, None, None, None, 1)
@@ -570,6 +589,9 @@ def _host_side(evidence: Evidence, params: dict[str, Any], facts: dict[str, Any]
         params.get("expected") or {}, process["settings"], environment, engine
     )
     facts["packages"] = installed.find_packages(evidence, process["arguments"], environment)
+    faults = nccl_faults.find_known_faults(_nccl_version(facts), _gpu_ids(evidence))
+    read = facts["log"]["available"] is not None and not facts["log"]["gap"]
+    facts["nccl_known_faults"] = faults if read else faults or None  # the rest of the log may name another release
     facts["p2p_caches"] = None if environment is None else installed.find_p2p_caches(evidence, home, errors)
     facts["p2p_cache_denies"] = installed.name_denying_caches(facts["p2p_caches"])
     nodes = process["settings"].get("nnodes", "1")

@@ -20,6 +20,7 @@ from .epyc_board import (
 )
 from .linux import Machine
 from .proxmox import pve_kvm, pve_lxc, pve_story
+from .rdma import rdma
 from .tree import HostModel
 
 NO_IOMMU = ("iommu: Default domain type: Translated", "iommu: DMA domain TLB invalidation policy: lazy mode")
@@ -269,6 +270,7 @@ def all_hosts() -> dict[str, Callable[[], HostModel]]:
         "serving": serving,
         "kvm-story": kvm_story,
         "kvm-q35": kvm_q35,
+        "rdma": rdma,
         "pve-kvm": pve_kvm,
         "pve-lxc": pve_lxc,
         "pve-story": pve_story,

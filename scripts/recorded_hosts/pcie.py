@@ -12,6 +12,18 @@ from .tree import HostModel
 
 GT_S = {1: "2.5 GT/s PCIe", 2: "5.0 GT/s PCIe", 3: "8.0 GT/s PCIe", 4: "16.0 GT/s PCIe", 5: "32.0 GT/s PCIe"}
 ROOT_PORT, UPSTREAM, DOWNSTREAM, ENDPOINT, LEGACY_ENDPOINT = 4, 5, 6, 0, 1
+# Documentation/ABI/testing/sysfs-bus-pci-devices-aer_stats
+_UNCORRECTED = (
+    "Undefined", "DLP", "SDES", "TLP", "FCP", "CmpltTO", "CmpltAbrt", "UnxCmplt", "RxOF", "MalfTLP", "ECRC", "UnsupReq",
+    "ACSViol", "UncorrIntErr", "BlockedTLP", "AtomicOpBlocked", "TLPBlockedErr", "PoisonTLPBlocked",
+)  # fmt: skip
+AER = {
+    "aer_dev_correctable": (
+        "RxErr", "BadTLP", "BadDLLP", "Rollover", "Timeout", "NonFatalErr", "CorrIntErr", "HeaderOF", "TOTAL_ERR_COR",
+    ),
+    "aer_dev_nonfatal": (*_UNCORRECTED, "TOTAL_ERR_NONFATAL"),
+    "aer_dev_fatal": (*_UNCORRECTED, "TOTAL_ERR_FATAL"),
+}  # fmt: skip
 ACS_CAPABLE = 0x005F  # SV TB RR CR UF DT
 ACS_NO_REDIRECT = 0x0011  # SV UF
 ACS_REDIRECT = 0x001D  # SV RR CR UF, what Linux sets when it isolates
@@ -160,6 +172,9 @@ def add(model: HostModel, device: Device, visible_bytes: int = 4096) -> None:
                 "max_link_width": str(device.max_width),
             }
         )
+        if visible_bytes != 256:  # drivers/pci/pcie/aer.c shows its counters to everybody
+            for name, kinds in AER.items():
+                model.file("%s/%s" % (base, name), "".join("%s 0\n" % kind for kind in kinds))
     if device.port_type in (ENDPOINT, LEGACY_ENDPOINT) and device.vendor == 0x10DE:
         simple.update({"reset_method": "flr bus"})
     if device.buses is not None:

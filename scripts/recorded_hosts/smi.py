@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 
 from .tree import HostModel
 
@@ -127,23 +128,33 @@ def query_xml(gpus: Sequence[Gpu], driver: str, cuda: str) -> str:
     )
 
 
-def topology(cells: Sequence[Sequence[str]], cpus: Sequence[str], nodes: Sequence[str]) -> str:
-    """`nvidia-smi topo -m`; `cells[i][j]` is the class of a pair."""
+def topology(
+    cells: Sequence[Sequence[str]],
+    cpus: Sequence[str],
+    nodes: Sequence[str],
+    nics: Mapping[str, Sequence[str]] = MappingProxyType({}),
+) -> str:
+    """`nvidia-smi topo -m`; `cells[i][j]` is the class of a pair, `nics` the class of each GPU by network device."""
     count = len(cells)
+    labels = ["NIC%d" % number for number in range(len(nics))]
     out = (
         "\t\x1b[4m"
-        + "\t".join("GPU%d" % i for i in range(count))
+        + "\t".join(["GPU%d" % i for i in range(count)] + labels)
         + "\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\x1b[0m\n"
     )
     for i in range(count):
-        row = ["%4s" % " X " if i == j else cells[i][j] for j in range(count)]
+        row = ["%4s" % " X " if i == j else cells[i][j] for j in range(count)] + [near[i] for near in nics.values()]
         out += "GPU%d\t%s\t%s\t%s\t\tN/A\n" % (
             i,
             "\t".join(cell if cell.strip() != "X" else " X " for cell in row),
             cpus[i],
             nodes[i],
         )
-    return out + LEGEND
+    for label, near in zip(labels, nics.values()):
+        row = [*near, *(" X " if other == label else "SYS" for other in labels)]
+        out += "%s\t%s\t\t\t\t\n" % (label, "\t".join(row))
+    legend = "".join("  %s: %s\n" % pair for pair in zip(labels, nics))
+    return out + LEGEND + ("\nNIC Legend:\n\n" + legend if legend else "")
 
 
 def p2p(count: int, word: str) -> str:
@@ -164,10 +175,11 @@ def install(
     read_write: str = "OK",
     driver: str = "595.58.03",
     cuda: str = "13.2",
+    nics: Mapping[str, Sequence[str]] = MappingProxyType({}),
 ) -> None:
     """Every nvidia-smi command that the readers know, answered for `gpus`."""
     model.command("nvidia-smi -q -x", query_xml(gpus, driver, cuda), seconds=0.31)
-    model.command("nvidia-smi topo -m", topology(cells, cpus, nodes), seconds=0.12)
+    model.command("nvidia-smi topo -m", topology(cells, cpus, nodes, nics), seconds=0.12)
     for letter, word in (("r", read_write), ("w", read_write), ("n", "NS"), ("a", "NS"), ("p", read_write)):
         model.command("nvidia-smi topo -p2p " + letter, p2p(len(gpus), word), seconds=0.09)
     listing = "".join(

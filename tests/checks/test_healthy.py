@@ -9,7 +9,7 @@ import pytest
 
 # Hosts of the example fleet on which a check may be unknown because the recording lacks what it needs, never because it
 # failed.
-RECORDED_WITHOUT = {"h200-x1-engine", "h200-x2"}
+RECORDED_WITHOUT = {"h200-x1", "h200-x1-engine", "h200-x2"}
 SHOWN = ("status", "severity", "found", "reason", "failed_condition")
 
 

@@ -13,6 +13,7 @@ from ansible.module_utils.gpu_host.evidence.bundle import BundleEvidence
 
 GPU = "10de:2bb5"
 NO_REDIRECT, REDIRECT = 0x0011, 0x001D
+AER_FILES = {"aer_dev_correctable": "COR", "aer_dev_nonfatal": "NONFATAL", "aer_dev_fatal": "FATAL"}
 MEM64 = 0x14220C
 ROOT_PORT, UPSTREAM, DOWNSTREAM, ENDPOINT = 4, 5, 6, 0
 
@@ -116,6 +117,9 @@ class Tree:
                 self.records["read", base + "/" + name] = {"read": base + "/" + name, "status": "absent"}
             else:
                 self.file(base + "/" + name, str(value) + "\n")
+        self.file("/proc/uptime", "180000.00 1.00\n")
+        for name, total in AER_FILES.items():
+            self.file("%s/%s" % (base, name), "RxErr 0\nBadTLP 0\nCmpltTO 0\nUnsupReq 2\nTOTAL_ERR_%s 2\n" % total)
         return self
 
     def bridge(

@@ -220,6 +220,7 @@ class TestServices:
             "state": "failed (failed)",
             "enabled": True,
             "result": "exit-code",
+            "load_state": "loaded",
         }
         assert facts["fabric_manager"]["active"] is True and facts["fabric_manager"]["version"] == "580.95.05"
 

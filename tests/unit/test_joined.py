@@ -189,3 +189,59 @@ def test_p2p_over_pci_express() -> None:
     assert join(gpus=two, p2p={"gpu_count": 2, "all_nvlink": None})["pcie_p2p"] is True
     assert join(gpus=smi(block()), p2p=None)["pcie_p2p"] is False
     assert join(gpus=two, p2p={"gpu_count": 1})["p2p_gpus_differ"] is True
+
+
+@pytest.mark.parametrize(
+    ("peermem", "flavor", "release", "way"),
+    [
+        (True, "proprietary", "5.4.0-1-generic", "nvidia_peermem"),
+        (True, None, None, "nvidia_peermem"),
+        (False, "open", "6.8.0-64-generic", "dma-buf"),
+        (None, "open", "5.12.0", "dma-buf"),
+        (False, "open", "5.11.22", "none"),
+        (False, "proprietary", "6.8.0", "none"),
+        (False, "open", None, None),
+        (None, "proprietary", "6.8.0", None),
+        (False, None, "6.8.0", None),
+    ],
+)
+def test_how_a_network_card_reaches_gpu_memory(
+    peermem: bool | None, flavor: str | None, release: str | None, way: str | None
+) -> None:
+    facts = join(
+        modules={"nvidia_peermem": {"loaded": peermem}}, driver={"flavor": flavor}, kernel={"release": release}
+    )
+    assert facts["gpudirect_rdma"] == way
+
+
+@pytest.mark.parametrize(
+    ("classes", "far"),
+    [
+        ([["PXB", "SYS"], ["SYS", "PIX"]], []),
+        ([["PXB", "SYS"], ["SYS", "SYS"]], [{"gpu": B, "nearest": "SYS"}]),
+        ([["PHB", "PHB"], ["PHB", "PHB"]], []),  # QEMU's tree, or cards that are meant for something else
+        ([["PXB", "SYS"], [None, "NODE"]], None),
+        ([["PXB", "SYS"], [None, "PIX"]], []),
+        ([["NODE", "SYS"], ["SYS", None]], None),
+        ([[], []], []),
+    ],
+)
+def test_a_gpu_far_from_every_network_card(classes: list[list[str | None]], far: list[dict[str, Any]] | None) -> None:
+    labels = ["NIC%d" % number for number in range(len(classes[0]))]
+    links = {gpu: dict(zip(labels, row)) for gpu, row in zip((A, B), classes)}
+    topology = {"nics": {label: "mlx5_" + label[3:] for label in labels}, "links": links, "gpus": {A: {}, B: {}}}
+    facts = join(topology=topology)
+    assert facts["gpus_without_near_nic"] == far
+    assert facts["rdma_nics"] == ["mlx5_%d" % number for number in range(len(labels))]
+
+
+@pytest.mark.parametrize(
+    ("replays", "uptime_s", "high"),
+    [(0, None, []), ("N/A", None, []), (479, 60.0, []), (481, 60.0, [A]), (481, None, None), (481, 86400.0, [])],
+)
+def test_replays_of_a_link(replays: int | str, uptime_s: float | None, high: list[str] | None) -> None:
+    text = block().replace("<replay_counter>0<", "<replay_counter>%s<" % replays)
+    if "<replay_counter>" not in text:
+        text = text.replace("<pci>", "<pci><replay_counter>%s</replay_counter>" % replays, 1)
+    found = join(gpus=smi(text), system={"uptime_s": uptime_s})["link_replays_high"]
+    assert (None if found is None else [one["address"] for one in found]) == high

@@ -124,6 +124,9 @@ LINES = {
     "module_rejected": "Loading of unsigned module is rejected",
     "out_of_memory": "Out of memory: Killed process 4711 (python3) total-vm:1kB",
     "hung_task": "INFO: task nvidia-smi:4711 blocked for more than 122 seconds.",
+    "lockup": "watchdog: BUG: soft lockup - CPU#12 stuck for 26s! [python3:4711]",
+    "driver_oops": "BUG: kernel NULL pointer dereference, address: 0000000000000008\n"
+    "Oops: Oops: 0000 [#1] PREEMPT SMP NOPTI\nRIP: 0010:uvm_hmm_unregister_gpu+0x2c/0xd0 [nvidia_uvm]",
     "sxid": "nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 20034, Fatal, Link 62 LTSSM Fault Up",
     "bar_unassigned": "NVRM: BAR1 is 0M @ 0x0 (PCI:0002:21:00.0)",
     "needs_open_modules": "NVRM: The NVIDIA GPU 0000:02:00.0 (PCI ID: 10de:2c31)\n"
@@ -168,6 +171,70 @@ def test_every_kind_is_found_alone_and_in_time(kind: str) -> None:
 )
 def test_harmless_lines_find_nothing(line: str) -> None:
     assert log(BOOT + "[    1.0] %s\n" % line)["findings"] == []
+
+
+OOPS = """BUG: unable to handle page fault for address: ffffb1c2c0a00000
+#PF: supervisor read access in kernel mode
+Oops: 0000 [#1] SMP NOPTI
+CPU: 3 PID: 4711 Comm: python3 Tainted: P           OE     6.8.0-64-generic #67-Ubuntu
+RIP: 0010:%s
+Call Trace:
+ <TASK>
+ ? __die+0x23/0x70
+ ? %s
+ do_syscall_64+0x7f/0x180
+ %s
+Modules linked in: nvidia_uvm(OE) nvidia_drm(OE) nvidia_modeset(OE) nvidia(OE)
+---[ end trace 0000000000000000 ]---
+"""
+OURS, THEIRS = "uvm_va_block_find+0x30/0x90 [nvidia_uvm]", "ext4_get_block+0x30/0x90 [ext4]"
+
+
+@pytest.mark.parametrize(
+    ("where", "unsure", "caller", "code"),
+    [
+        (OURS, THEIRS, THEIRS, "uvm_va_block_find [nvidia_uvm]"),
+        ("__list_del_entry_valid+0x10/0x90", THEIRS, OURS, "uvm_va_block_find [nvidia_uvm]"),
+        (THEIRS, OURS, THEIRS, None),  # an address that happens to lie on the stack
+        (THEIRS, THEIRS, THEIRS, None),
+    ],
+)
+def test_an_oops_is_the_drivers_where_the_driver_stands_in_its_trace(
+    where: str, unsure: str, caller: str, code: str | None
+) -> None:
+    text = "".join("[   90.1] %s\n" % line for line in (OOPS % (where, unsure, caller)).splitlines())
+    found = log(BOOT + text)["by_kind"]["driver_oops"]
+    assert [one["code"] for one in found] == ([code] if code else [])
+    assert all(one["text"].startswith("BUG: unable to handle page fault") for one in found)
+
+
+def test_what_follows_an_oops_is_read_as_ever() -> None:
+    text = "[ 1.0] Oops: 0000 [#1] SMP\n[ 1.1] %s\n[ 1.2] ---[ end trace 0 ]---\n[ 2.0]  %s\n" % (LINES["xid"], OURS)
+    assert kinds(log(BOOT + text)) == {"xid": 1}
+
+
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        ("watchdog: BUG: soft lockup - CPU#3 stuck for 22s! [nvidia-smi:991]", "nvidia-smi"),
+        ("NMI watchdog: Watchdog detected hard LOCKUP on cpu 17", "17"),
+        ("watchdog: Watchdog detected hard LOCKUP on cpu 17", "17"),
+        ("rcu: INFO: rcu_preempt self-detected stall on CPU", "rcu_preempt"),
+        ("rcu: INFO: rcu_sched detected stalls on CPUs/tasks:", "rcu_sched"),
+        ("rcu: INFO: rcu_preempt detected expedited stalls on CPUs/tasks: { 3-.... } 21 jiffies", "rcu_preempt"),
+    ],
+)
+def test_lockups(line: str, code: str) -> None:
+    found = log(BOOT + "[ 9000.0] %s\n" % line)["by_kind"]["lockup"]
+    assert [one["code"] for one in found] == [code]
+
+
+def test_an_nvswitch_line_that_harms_nothing_is_listed_apart() -> None:
+    quiet = "nvidia-nvswitch1: SXid (PCI:0000:06:00.0): 22013, Non-fatal, Link 32 Minion Link DLREQ interrupt"
+    facts = log(BOOT + "[ 1.0] %s\n[ 2.0] %s\n" % (LINES["sxid"], quiet))
+    assert [one["code"] for one in facts["by_kind"]["sxid"]] == ["20034"]
+    assert [one["code"] for one in facts["other_sxids"]] == ["22013"]
+    assert "SXid 22013 (Minion Link DLREQ interrupt) at 0000:06:00.0" in facts["other_sxids"][0]["summary"]
 
 
 def test_a_bar_that_got_its_place_later_does_not_count() -> None:

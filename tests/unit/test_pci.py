@@ -365,3 +365,67 @@ def test_a_cut_never_hides_a_redirect(length: int) -> None:
     found = gathered(tree)[0]["redirecting_switch_ports"]
     assert found is None or [port["address"] for port in found] == ["0000:02:01.0"]
     assert found is None or length >= 0x2A8 >= config_space.CONVENTIONAL_BYTES
+
+
+def with_a_network_card(acs: int, place: str = "0000:02:02.0") -> Tree:
+    up = ("0000:00:01.1", "0000:01:00.0")
+    tree = below_a_switch().bridge(place, up, kind=DOWNSTREAM, acs=acs, secondary=5)
+    return tree.device("0000:05:00.0", (*up, place), ids="15b3:1021", device_class="20700", driver="mlx5_core")
+
+
+def test_a_network_card_below_the_switch_of_gpus() -> None:
+    facts, errors = gathered(with_a_network_card(pci_tree.NO_REDIRECT))
+    assert errors == [] and list(facts["nics"]) == ["0000:05:00.0"]
+    assert [(pair["gpus"], pair["relation"]) for pair in facts["nic_pairs"]] == [
+        (["0000:03:00.0", "0000:05:00.0"], "same_switch"),
+        (["0000:04:00.0", "0000:05:00.0"], "same_switch"),
+    ]
+    assert facts["redirecting_nic_ports"] == [] and facts["redirecting_switch_ports"] == []
+    facts, _errors = gathered(with_a_network_card(REDIRECT))
+    assert facts["redirecting_switch_ports"] == []
+    (port,) = facts["redirecting_nic_ports"]
+    assert port["address"] == "0000:02:02.0" and port["pairs"] == [
+        "0000:03:00.0 0000:05:00.0",
+        "0000:04:00.0 0000:05:00.0",
+    ]
+
+
+def test_a_network_card_elsewhere_has_no_pair() -> None:
+    tree = two_direct().bridge("0000:80:01.1", root="pci0000:80")
+    tree.device("0000:81:00.0", ("0000:80:01.1",), root="pci0000:80", ids="15b3:1021", device_class="20000")
+    facts, _errors = gathered(tree)
+    assert facts["nics"] == {} and facts["nic_pairs"] == [] and facts["redirecting_nic_ports"] == []
+
+
+class TestErrorCounters:
+    PORT = "/sys/bus/pci/devices/0000:40:01.1/"
+
+    def test_none_is_none(self) -> None:
+        facts, _errors = gathered(two_direct())
+        assert (facts["aer_reported"], facts["aer_uncorrected"], facts["aer_replays_high"]) == (True, [], [])
+
+    def test_a_failed_transfer_names_the_device_and_its_gpus(self) -> None:
+        tree = two_direct().file(self.PORT + "aer_dev_nonfatal", "CmpltTO 3\nUnsupReq 9\nTOTAL_ERR_NONFATAL 12\n")
+        facts, _errors = gathered(tree)
+        assert facts["aer_uncorrected"] == [{"address": "0000:40:01.1", "gpus": [B], "counts": {"CmpltTO": 3}}]
+
+    @pytest.mark.parametrize(("count", "uptime", "high"), [(479, 60, False), (481, 60, True), (24001, 180000, True)])
+    def test_replays_are_judged_by_their_rate(self, count: int, uptime: int, high: bool) -> None:
+        text = "RxErr 1\nBadTLP %d\nTimeout 0\nTOTAL_ERR_COR %d\n" % (count, count + 1)
+        tree = two_direct().file(self.PORT + "aer_dev_correctable", text).file("/proc/uptime", "%d.5 1\n" % uptime)
+        facts, _errors = gathered(tree)
+        assert [one["address"] for one in facts["aer_replays_high"]] == (["0000:40:01.1"] if high else [])
+
+    @pytest.mark.parametrize("text", ["", "BadTLP 0\n", "BadTLP 0\nTOTAL_ERR_COR", "junk\nTOTAL_ERR_COR 0\n"])
+    def test_a_part_of_a_list_is_unknown(self, text: str) -> None:
+        facts, errors = gathered(two_direct().file(self.PORT + "aer_dev_correctable", text))
+        assert facts["aer_replays_high"] is None and facts["aer_uncorrected"] is None
+        assert any("aer_dev" in entry["source"] for entry in errors)
+
+    def test_a_machine_without_aer_reports_none(self) -> None:
+        tree = two_direct()
+        for key in [key for key in tree.records if "aer_dev_" in key[1]]:
+            tree.records[key] = {"read": key[1], "status": "absent"}
+        facts, errors = gathered(tree)
+        assert (facts["aer_reported"], facts["aer_uncorrected"], facts["aer_replays_high"]) == (False, [], [])
+        assert errors == []

@@ -41,6 +41,9 @@ def test_nothing_is_wrong_with_the_evidence(name: str) -> None:
         ("nvidia-smi -q -x", "is not there"),
         ("nvidia-smi", "is not there, so nothing shows which pairs the driver grants"),
     }
+    # Read since; the recordings of real machines are from before.
+    later = {"/sys/bus/pci/devices/*/aer_dev_*", "nvidia-smi nvlink -e"} if name.startswith("h200") else set()
+    errors = [entry for entry in errors if entry["source"] not in later]
     odd = [entry for entry in errors if (entry["source"], entry["problem"]) not in without_driver]
     assert [entry for entry in odd if not (name == "unprivileged" and entry["needs_root"])] == []
 

@@ -275,3 +275,42 @@ def test_memory_that_another_process_holds_makes_a_small_cache_not_a_fault() -> 
     log = read(RECORDINGS / "sglang-0.5.17-tp2-memory_held.log.gz")
     assert (log["ready"], log["fatal"], log["kv_tokens"]) == (True, None, 12456)
     assert read(RECORDINGS / "sglang-0.5.17-tp2-serving.log.gz")["kv_tokens"] == 2702022
+
+
+VIA = "host:1:1 [0] NCCL INFO Channel 00/0 : 0[0] -> 8[0] [send] via NET/%s\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "used", "through"),
+    [
+        ("", None, []),
+        ("NCCL INFO NET/IB : GPU Direct RDMA Disabled for HCA 0 'mlx5_0'\n", None, []),  # one host: nobody needs it
+        (VIA % "IB/0/GDRDMA", True, []),
+        (VIA % "IB/0/GDRDMA/Shared", True, []),
+        (VIA % "NCCL RDMA Plugin v9/3/GDRDMA", True, []),
+        (VIA % "IB/0", False, ["IB"]),
+        (VIA % "Socket/1", False, ["Socket"]),
+        (VIA % "IB/0/GDRDMA" + VIA % "IB/1" + VIA % "IB/2", False, ["IB"]),
+    ],
+)
+def test_whether_channels_over_the_network_use_gpudirect_rdma(text: str, used: bool | None, through: list[str]) -> None:
+    found = log_reader.read_log(text, NOW)["nccl"]["gdr"]
+    assert (found["used"], found["through"]) == (used, through)
+    assert found["channels"] == text.count("via NET/") and found["without"] == (
+        0 if used is None else found["channels"] - text.count("GDRDMA")
+    )
+
+
+def test_for_which_cards_nccl_has_gpudirect_rdma() -> None:
+    text = (
+        "h:1:1 [0] NCCL INFO NET/IB : GPU Direct RDMA (nvidia-peermem) enabled for HCA 0 'mlx5_0\n"
+        "h:1:1 [0] NCCL INFO NET/IB : GPU Direct RDMA (DMABUF) enabled for HCA 1 'mlx5_1'\n"
+        "h:1:1 [0] NCCL INFO NET/IB : GPU Direct RDMA Enabled for HCA 2 : mlx5_2\n"
+        "h:1:1 [0] NCCL INFO NET/IB : GPU Direct RDMA Disabled for HCA 3 'bnxt_re0' (no module)\n"
+        "h:1:1 [0] NCCL INFO NET/IB : GPU Direct RDMA Disabled for GPU 2 / HCA 0 (distance 7 >= 5)\n"
+        "h:1:1 [0] NCCL INFO NET/IB : GPU Direct RDMA Disabled for GPU 2 / HCA 0 (distance 7 >= 5)\n"
+    )
+    found = log_reader.read_log(text, NOW)["nccl"]["gdr"]
+    assert found["enabled"] == {"mlx5_0": "nvidia-peermem", "mlx5_1": "DMABUF", "mlx5_2": "enabled"}
+    assert found["disabled"] == ["bnxt_re0"]
+    assert found["too_far"] == ["GPU 2 and card 0 (distance 7 >= 5)"]

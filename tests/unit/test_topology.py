@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
@@ -197,3 +198,45 @@ def test_a_sentence_in_the_place_of_links_is_kept() -> None:
     kept = nvlink.summarise_nvlink(found[0])
     assert (kept["said"], kept["unknown"], kept["mig"], kept["links"]) == ([said], 1, True, 0)
     assert nvlink.summarise_nvlink(found[1])["unknown"] == 0
+
+
+HOPPER_ERRORS = "GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-0)\n" + "".join(
+    "\t Link %d: Replay Errors: %d\n\t Link %d: Recovery Errors: 0\n\t Link %d: CRC Errors: %d\n\n"
+    % (n, n == 3, n, n, n)
+    for n in range(18)
+)
+BLACKWELL_ERRORS = "GPU 0: NVIDIA B200 (UUID: GPU-0)\n" + "".join(
+    "\t Link %d: Tx packets: 12345\n\t Link %d: Rx Errors: 0\n\t Link %d: Symbol Errors: 77\n"
+    "\t Link %d: Effective Errors: %d\n\t Link %d: Symbol BER: 15e-255\n\t Link %d: Total link recovery events: 2\n"
+    % (n, n, n, n, n == 17, n, n)
+    for n in range(18)
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "link", "counts"),
+    [
+        (HOPPER_ERRORS, 3, {"replay errors": 1, "crc errors": 3}),
+        (BLACKWELL_ERRORS, 17, {"effective errors": 1, "symbol errors": 77}),
+    ],
+)
+def test_error_counters_of_links(text: str, link: int, counts: dict[str, int]) -> None:
+    shown = nvlink.parse_nvlink_errors(text.encode())
+    assert shown is not None and len(shown[0]) == 18
+    assert nvlink.list_link_errors(shown[0]) == [{"link": link, "counts": counts}]
+    assert nvlink.parse_nvlink_errors(b"GPU 0: NVIDIA L40S (UUID: GPU-0)\n") is None
+
+
+def test_error_counters_are_whole_or_unknown() -> None:
+    names = {0: "0000:01:00.0"}
+    links = {"nvlink": {"0000:01:00.0": {"active": 18}}, "nvlink_whole": True}
+
+    def found(text: str) -> Any:
+        return topology._nvlink_errors(evidence({topology.NVLINK_ERRORS: text}), names, links, Errors("topology"))
+
+    clean = HOPPER_ERRORS.replace("Replay Errors: 1", "Replay Errors: 0")
+    assert found(clean) == []
+    assert found(clean[: len(clean) // 2]) is None and found("") is None
+    assert found(HOPPER_ERRORS[: len(HOPPER_ERRORS) // 2])[0]["link"] == 3
+    none_active = {"nvlink": {}, "nvlink_whole": True}
+    assert topology._nvlink_errors(evidence({}), names, none_active, Errors("topology")) == []

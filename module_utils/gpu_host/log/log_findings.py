@@ -6,13 +6,14 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from ..pcie import gpu_addresses
-from . import log_patterns, xid
+from . import log_patterns, sxid, xid
 from .log_lines import Line
 
 TEXT_LIMIT = 300
 # A hostile or broken log must not fill the memory: more different findings than this are only counted.
 FINDINGS_LIMIT = 400
 _MULTI_LINE_REACH = 4  # lines within which a message of several lines ends
+_OOPS_REACH = 40  # of the lines that are looked at, so many may stand between an oops and the driver's frame in it
 
 
 class Findings:
@@ -29,6 +30,7 @@ class Findings:
         self._subject: tuple[str, int, Line] | None = None  # "The NVIDIA GPU ADDRESS": address, line number, line
         self._mismatch: tuple[list[str], int, Line] | None = None
         self._all_clear: dict[str | None, int] = {}  # the line in which a GPU's recovery was said to be done
+        self._oops: tuple[int, Line] | None = None  # the kernel stopped: line number, line
         self._number = 0
         self._last_begin = 0  # line of the last "Nvlink Core is being initialized": the driver starts to load
         self._loaded_from = 0  # the same of the last load that succeeded
@@ -44,8 +46,27 @@ class Findings:
             self._last_begin = self._number
         elif log_patterns.DRIVER_LOADED in text:
             self._loaded_from = self._last_begin
-        elif not (self._several_lines(line) or self._kernel_bar(line)):
+        elif not (self._kernel_oops(line) or self._several_lines(line) or self._kernel_bar(line)):
             self._one_line(line)
+
+    def _kernel_oops(self, line: Line) -> bool:
+        """Whether the line belongs to a fault of the kernel. It counts if the driver stands in its trace."""
+        if log_patterns.OOPS.search(line.text):
+            if self._oops is None or self._number - self._oops[0] > _OOPS_REACH:
+                self._oops = (self._number, line)  # else a second line of the same one: "BUG: ...", then "Oops: ..."
+            return True
+        if self._oops is None:
+            return False
+        if log_patterns.OOPS_ENDS in line.text or self._number - self._oops[0] > _OOPS_REACH:
+            self._oops = None
+            return log_patterns.OOPS_ENDS in line.text
+        frame = log_patterns.DRIVER_FRAME.match(line.text)
+        if frame is None:
+            return False
+        what = self._oops[1]
+        self._oops = None
+        self._note("driver_oops", None, "%s [%s]" % (frame["code"], frame["module"]), what, detail=line.text)
+        return True
 
     def _one_line(self, line: Line) -> None:
         for pattern in log_patterns.PATTERNS:
@@ -157,6 +178,8 @@ class Findings:
                 "name": None,
                 "severity": None,
                 "action": log_patterns.KINDS[kind],
+                "bucket": None,
+                "investigate": None,
                 "count": 0,
                 "first": line.when,
                 "text": line.text[:TEXT_LIMIT],
@@ -175,8 +198,11 @@ class Findings:
             if row.action == xid.STATE:
                 finding.update(text=line.text[:TEXT_LIMIT])
                 self._all_clear[address] = self._number if row.severity == xid.NOTICE else 0
-        elif kind == "sxid" and rest and "Fatal" in rest and "Non" not in rest:
-            finding["severity"] = xid.FATAL
+            if finding["bucket"] is None:
+                finding.update(bucket=row.bucket, investigate=row.investigate)
+        elif kind == "sxid" and finding["severity"] != xid.FATAL:
+            of_switch = sxid.describe_sxid(int(code or 0), rest or "")
+            finding.update(name=of_switch.name, severity=of_switch.severity, action=of_switch.advice)
 
     def result(self) -> list[dict[str, Any]]:
         """The findings in the order of their first line. See `kernel_log.gather` for the keys."""
@@ -254,7 +280,7 @@ def summarise_log(finding: dict[str, Any]) -> str:
     if kind == "xid":
         what = "Xid %s%s" % (code, " (%s)" % finding["name"] if finding["name"] else "")
     elif kind == "sxid":
-        what = "SXid %s" % code
+        what = "SXid %s%s" % (code, " (%s)" % finding["name"] if finding["name"] else "")
     elif kind == "api_mismatch":
         what = "API mismatch: " + (finding["detail"] or "")
     else:

@@ -2,7 +2,7 @@
 
 Sources of the wording: NVIDIA's open kernel modules (nv.c, nv-pci.c, osinit.c, uvm_pmm_gpu.c),
 drivers/iommu/amd/iommu.c, drivers/iommu/intel/dmar.c, drivers/pci/setup-bus.c and setup-res.c, drivers/pci/pcie/aer.c,
-mm/oom_kill.c.
+mm/oom_kill.c, kernel/hung_task.c, kernel/watchdog.c, kernel/rcu/tree_stall.h.
 """
 
 from __future__ import annotations
@@ -38,6 +38,8 @@ KINDS = {
     "out_of_memory": "The kernel killed a process because host memory ran out.",
     "resumed": "The host was suspended and woke up: CUDA may need nvidia_uvm loaded anew.",
     "hung_task": "A process waits in the kernel and cannot be killed.",
+    "lockup": "A processor did not come back from the kernel in time; what the trace names kept it.",
+    "driver_oops": "The kernel stopped inside the NVIDIA driver; reboot, and install a newer driver of the branch.",
 }
 # Kinds that a later successful load of the driver makes history.
 ENDED_BY_RELOAD = frozenset(
@@ -49,7 +51,8 @@ ENDED_BY_RELOAD = frozenset(
 HINT = re.compile(
     rb"NVRM|nvidia|SXid|IO_PAGE_FAULT|DMAR: \[|: BAR \d|\[10de:|PCIe Bus Error|memory: Killed process|blocked for "
     rb"more than|"
-    rb"Loading of |PM: |Linux version |\[[A-Z][a-z]{2} ?\d"
+    rb"Loading of |PM: |Linux version |\[[A-Z][a-z]{2} ?\d|"
+    rb"BUG: |Oops|kernel BUG at|general protection fault|end trace|hard LOCKUP|INFO: rcu"
 )
 BOOT = re.compile(r"Linux version \d")
 DRIVER_BEGINS = "nvidia-nvlink: Nvlink Core is being initialized"
@@ -132,6 +135,10 @@ PATTERNS = (
     _pattern("out_of_memory", "Killed process", r"[Oo]ut of memory: Killed process \d+ \((?P<code>[^)]{1,40})\)"),
     _pattern("resumed", "PM: ", r"PM: (?:suspend|hibernation) exit|ACPI: PM: Waking up from system sleep"),
     _pattern("hung_task", "blocked for more", r"task (?P<code>.{1,40}?):\d+ blocked for more than"),
+    # kernel/watchdog.c, kernel/watchdog_perf.c, kernel/rcu/tree_stall.h
+    _pattern("lockup", "soft lockup", r"BUG: soft lockup - CPU#\d+ stuck for \d+s! \[(?P<code>.{1,40}?):\d+\]"),
+    _pattern("lockup", "hard LOCKUP", r"(?:detected|Watchdog detected) hard LOCKUP on cpu (?P<code>\d{1,5})"),
+    _pattern("lockup", "stall", r"INFO: (?P<code>rcu\w{0,30}) (?:self-)?detected (?:expedited )?stalls? on"),
 )
 # `BAR 1: no space for [mem size …]` before kernel 6.10, `BAR 1 [mem size …]: can't assign; no space` since. BAR 6 is
 # the expansion ROM and an I/O BAR is of no use to a GPU: neither matters. "VF BAR" is SR-IOV's.
@@ -148,6 +155,16 @@ ENDINGS = (
     ("fallen_off_bus", re.compile(r"fallen off the bus")),
     ("needs_open_modules", re.compile(r"requires use of the NVIDIA open kernel modules")),
     ("unsupported_gpu", re.compile(r"is not supported by (?:the|open)\b")),
+)
+# A fault of the kernel (arch/x86/mm/fault.c, arch/x86/kernel/dumpstack.c, lib/bug.c; arch/arm64/mm/fault.c) and the
+# frames of it that are the driver's: the place where it happened, or a caller that the unwinder is sure of (no "?").
+OOPS = re.compile(
+    r"BUG: (?:kernel NULL pointer|unable to handle)|Oops: |general protection fault|kernel BUG at |"
+    r"Unable to handle kernel "
+)
+OOPS_ENDS = "end trace"
+DRIVER_FRAME = re.compile(
+    r"^(?:RIP: \w{4}:|pc : |lr : )?(?P<code>[\w.]{1,80})\+0x[0-9a-f]+/0x[0-9a-f]+ \[(?P<module>nvidia\w{0,20})\b"
 )
 INVALID_REGION = re.compile(r"NVRM: BAR(?P<bar>[0-5]) is 0M @ 0x0+ \(PCI:" + _ADDRESS + r"\)")
 API_MISMATCH = re.compile(r"NVRM: API mismatch")

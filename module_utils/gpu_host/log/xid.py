@@ -1,14 +1,15 @@
 """Xid errors: what each number means and what NVIDIA says to do first.
 
-Actions after NVIDIA's Xid catalogue (docs.nvidia.com/deploy/xid-errors, analyzing-xid-catalog), names after its Xid
-documentation. Health checkers disagree about some numbers; this table follows NVIDIA except where `_OVERRIDES` says
-why.
+Actions after NVIDIA's Xid catalogue, whose words stand in xid_catalogue.py. Health checkers disagree about some
+numbers; this table follows NVIDIA except where `_OVERRIDES` says why.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+
+from .xid_catalogue import CONDITIONS, IMMEDIATE, INVESTIGATORY, NAMES, UNUSED, bucket_by_code, expand_codes
 
 FATAL = "fatal"  # the GPU needs a reset, the host a reboot, or someone to look at it
 APPLICATION = "application"  # a process failed; the GPU goes on
@@ -51,25 +52,23 @@ ACTIONS = {
     "CHECK_UVM": (APPLICATION, "Look for nvidia-uvm errors beside it; restart the application, then the driver."),
     "RECOVERY_ACTION": (FATAL, "Do what nvidia-smi -q prints as GPU Recovery Action."),
     "RESET_TO_REMAP": (APPLICATION, "A memory row waits to be remapped: reset the GPU when it is idle, or reboot."),
+    "UNUSED": (
+        APPLICATION,
+        "NVIDIA's catalogue calls this number unused since Ampere: collect nvidia-bug-report.sh and ask the vendor.",
+    ),
+    "POWER_SMOOTHING": (NOTICE, "The circuit that smooths the power draw changed its state; the GPU goes on."),
+    "NO_ACTION_GIVEN": (APPLICATION, "NVIDIA's catalogue names this number and gives no action for it."),
+    "WITH_48": (FATAL, "Uncorrectable memory error: reset the GPU, then look at the remapped rows."),
     "UNKNOWN": (APPLICATION, "Not in the catalogue; look the number up in NVIDIA's Xid documentation."),
 }
 
-_BY_ACTION = {
-    "RESTART_APP": "8 11 13 25 31-32 39-41 60 68-72 75-77 80 82-86 88-89 94 96-105 126-135 139",
-    "IGNORE": "37-38 43-44 66-67 92-93 106-107 121 137 141 152-153 157 160-161",
-    "RESET_GPU": "46 62 64 95 109-110 136 140 143 155-156 158",
-    "RESET_GSP": "119-120",
-    "RESTART_BM": "79",
-    "RESTART_VM": "151",
-    "WORKFLOW_48": "48",
-    "WORKFLOW_45": "45",
-    "WORKFLOW_NVLINK": "74",
-    "WORKFLOW_NVLINK5": "144-150",
-    "CHECK_MECHANICALS": "54",
-    "UPDATE_SWFW": "78",
-    "CONTACT_SUPPORT": "142",
-    "CHECK_UVM": "159",
-    "RECOVERY_ACTION": "154",
+# NVIDIA's bucket -> our action, where the sentence for it has another name.
+_OF_BUCKET = {
+    "WORKFLOW_XID_45": "WORKFLOW_45",
+    "WORKFLOW_XID_48": "WORKFLOW_48",
+    "WORKFLOW_NVLINK_ERR": "WORKFLOW_NVLINK",
+    "WORKFLOW_NVLINK5_ERR": "WORKFLOW_NVLINK5",
+    "XID_154": "RECOVERY_ACTION",
 }
 # What an all-clear of the driver ("recovery action changed … to 0x0 (None)") ends; memory and links may stay damaged.
 STATE = "RECOVERY_ACTION"
@@ -88,61 +87,16 @@ _RECOVERIES = (
     ),
     ("Reset", "Stop what uses the GPU and reset it (nvidia-smi --gpu-reset -i ADDRESS); reboot if that is refused."),
 )
-# NVIDIA says IGNORE for 63 because nothing failed yet, but the row is only replaced at the next reset.
-_OVERRIDES = {63: "RESET_TO_REMAP"}
-
-NAMES = {
-    8: "GPU stopped processing",
-    13: "Graphics engine exception",
-    31: "GPU memory page fault",
-    32: "Invalid or corrupted push buffer stream",
-    38: "Driver firmware error",
-    43: "GPU stopped processing (reset of a faulty channel)",
-    44: "Graphics engine fault during context switch",
-    45: "Preemptive cleanup, due to previous errors",
-    46: "GPU stopped processing",
-    48: "Double bit ECC error",
-    54: "Auxiliary power is not connected to the board",
-    56: "Display engine error",
-    57: "Error programming the video memory interface",
-    58: "Unstable video memory interface",
-    61: "Internal micro-controller breakpoint or warning",
-    62: "Internal micro-controller halt",
-    63: "Row remapping or page retirement recorded",
-    64: "Row remapping or page retirement could not be recorded",
-    65: "Video processor exception",
-    68: "Video decoder exception",
-    69: "Graphics engine class error",
-    74: "NVLink error",
-    78: "vGPU start error",
-    79: "GPU has fallen off the bus",
-    92: "High rate of single bit ECC errors",
-    93: "InfoROM wear limit provisioned exceeded",
-    94: "Contained memory error",
-    95: "Uncontained memory error",
-    109: "Context switch timeout",
-    110: "Security fault",
-    119: "GSP RPC timeout",
-    120: "GSP error",
-    121: "C2C link corrected error",
-    136: "Link training failed",
-    137: "NVLink remote access (FLA) error",
-    140: "Unrecovered ECC error",
-    143: "GPU initialisation error",
-    144: "NVLink SAW error",
-    145: "NVLink RLW error",
-    146: "NVLink TLW error",
-    147: "NVLink TREX error",
-    148: "NVLink NVLPW_CTRL error",
-    149: "NVLink NETIR error",
-    150: "NVLink MSE error",
-    151: "Key rotation error",
-    154: "GPU recovery action changed",
-    155: "NVLink error defined by software",
-    156: "Resource retirement",
-    157: "Resource retirement failed",
-    158: "GPU fatal timeout",
-    167: "PCIe fatal timeout",
+# NVIDIA says IGNORE for 63 because nothing failed yet, but the row is only replaced at the next reset; 119 and 120 have
+# their own sentence for RESET_GPU; 162 to 172 have no bucket, and what their text says is in CONDITIONS.
+_OVERRIDES = {
+    63: "RESET_TO_REMAP",
+    119: "RESET_GSP",
+    120: "RESET_GSP",
+    **dict.fromkeys((162, 163, 164, 165), "POWER_SMOOTHING"),
+    **dict.fromkeys((166, 167, 168, 169, 170), "NO_ACTION_GIVEN"),
+    171: "WITH_48",
+    172: "WITH_48",
 }
 
 
@@ -155,15 +109,18 @@ class Xid:
     action: str  # a key of ACTIONS
     severity: str
     advice: str
+    bucket: str | None = None  # NVIDIA's own word for the first action (RESET_GPU)
+    investigate: str | None = None  # and for what follows where it comes back (CONTACT_SUPPORT)
+
+
+_BUCKET_OF = bucket_by_code(IMMEDIATE)
+_INVESTIGATE_OF = bucket_by_code(INVESTIGATORY)
 
 
 def _table() -> dict[int, str]:
-    table = {}
-    for action, codes in _BY_ACTION.items():
-        for part in codes.split():
-            first, _dash, last = part.partition("-")
-            table.update(dict.fromkeys(range(int(first), int(last or first) + 1), action))
-    return {**table, **_OVERRIDES}
+    table = {code: _OF_BUCKET.get(bucket, bucket) for code, bucket in _BUCKET_OF.items()}
+    unused = dict.fromkeys(expand_codes(UNUSED), "UNUSED")
+    return {**table, **unused, **_OVERRIDES}
 
 
 _ACTION_OF = _table()
@@ -185,4 +142,14 @@ def describe_xid(code: int, text: str = "") -> Xid:
         due = text.rpartition(" to ")[2]
         advice = next((said for word, said in _RECOVERIES if word.lower() in due.lower()), advice)
         advice = ACTIONS["IGNORE"][1] if recovered else advice
-    return Xid(code, NAMES.get(code), action, severity, advice)
+    bucket, investigate = _BUCKET_OF.get(code), _INVESTIGATE_OF.get(code)
+    advice = " ".join(part for part in (advice, CONDITIONS.get(code), _quote_nvidia(bucket, investigate)) if part)
+    return Xid(code, NAMES.get(code), action, severity, advice, bucket, investigate)
+
+
+def _quote_nvidia(bucket: str | None, investigate: str | None) -> str:
+    """NVIDIA's own words for the recovery, for a person who looks them up or hands the case to the vendor."""
+    if bucket is None:
+        return ""
+    again = "; where it comes back: %s" % investigate if investigate and investigate != bucket else ""
+    return "(NVIDIA: %s%s.)" % (bucket, again)

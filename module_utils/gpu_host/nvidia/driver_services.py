@@ -21,16 +21,14 @@ SYSTEMCTL_COMMAND = (
 
 
 def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
-    """`persistenced` and `fabric_manager`: {installed, active, state, enabled, result}, each None where systemd did not
-    answer. Where there is none to ask, `installed` is "n/a", and `active` of persistenced comes from its pid file.
-    `fabric_manager.version` where it is installed."""
+    """`persistenced` and `fabric_manager`: {installed, active, state, enabled, result, load_state}, each None where
+    systemd did not answer. Where there is none to ask, `installed` is "n/a", and `active` of persistenced comes from
+    its pid file. `fabric_manager.version` where it is installed."""
     outcome = evidence.run(SYSTEMCTL_COMMAND, 10.0)
     units: dict[str, dict[str, str]] = {}
     without_systemd = not outcome.succeeded
     if outcome.succeeded:
-        for block in re.split(r"\n\s*\n", outcome.text):
-            fields = dict(line.partition("=")[::2] for line in block.splitlines() if "=" in line)
-            units[fields.get("Id", "")] = fields
+        units = parse_units(outcome.text)
     elif (
         outcome.status != ABSENT
         and "not been booted with systemd" not in outcome.error_text
@@ -38,7 +36,7 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
     ):
         errors.unsuccessful(outcome)
         without_systemd = False
-    facts = {key: _unit(units.get(name)) for key, name in UNITS.items()}
+    facts = {key: read_unit(units.get(name)) for key, name in UNITS.items()}
     if without_systemd:
         for unit in facts.values():
             unit["installed"] = NOT_APPLICABLE
@@ -55,9 +53,19 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
     return facts
 
 
-def _unit(fields: dict[str, str] | None) -> dict[str, Any]:
+def parse_units(text: str) -> dict[str, dict[str, str]]:
+    """Unit -> its properties, from what `systemctl show` prints of several."""
+    units = {}
+    for block in re.split(r"\n\s*\n", text):
+        fields = dict(line.partition("=")[::2] for line in block.splitlines() if "=" in line)
+        units[fields.get("Id", "")] = fields
+    return units
+
+
+def read_unit(fields: dict[str, str] | None) -> dict[str, Any]:
+    """The facts of one unit, all None where systemd did not show it."""
     if not fields or "LoadState" not in fields or "ActiveState" not in fields:
-        return {"installed": None, "active": None, "state": None, "enabled": None, "result": None}
+        return dict.fromkeys(("installed", "active", "state", "enabled", "result", "load_state"))
     installed = fields["LoadState"] == "loaded"
     return {
         "installed": installed,
@@ -65,4 +73,5 @@ def _unit(fields: dict[str, str] | None) -> dict[str, Any]:
         "state": "%s (%s)" % (fields.get("ActiveState", "?"), fields.get("SubState", "?")),
         "enabled": fields.get("UnitFileState", "").startswith("enabled") if installed else False,
         "result": fields.get("Result") or None,
+        "load_state": fields["LoadState"],
     }

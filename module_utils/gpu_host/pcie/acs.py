@@ -46,6 +46,13 @@ def list_pairs(gpus: dict[str, dict[str, Any]], bridges: dict[str, dict[str, Any
     return [_pair(a, b, gpus, bridges) for a, b in itertools.combinations(sorted(gpus), 2)]
 
 
+def list_pairs_between(
+    gpus: dict[str, dict[str, Any]], others: dict[str, dict[str, Any]], bridges: dict[str, dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """As list_pairs, of each GPU with each of the other devices; `gpus` of a pair holds both addresses, GPU first."""
+    return [_pair(a, b, {**gpus, **others}, bridges) for a in sorted(gpus) for b in sorted(others)]
+
+
 def _pair(a: str, b: str, gpus: dict[str, dict[str, Any]], bridges: dict[str, dict[str, Any]]) -> dict[str, Any]:
     pair: dict[str, Any] = {"gpus": [a, b], "relation": None, "common": None, "turn_ports": []}
     first, second = gpus[a]["path"], gpus[b]["path"]

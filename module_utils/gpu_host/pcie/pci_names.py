@@ -6,6 +6,7 @@ An identifier that is not here stays without a name.
 from __future__ import annotations
 
 NVIDIA = "10de"
+BASE_CLASS_NETWORK = "02"
 CLASS_VGA = "0300"
 CLASS_3D = "0302"
 CLASS_AUDIO = "0403"

@@ -58,13 +58,18 @@ def find_offenders(devices: dict[str, Facts] | None, whole: bool, every_field: b
 
     - ``recovery_needed`` (`action`), ``ecc_errors`` (`uncorrectable`, …), ``ecc_change_pending`` (`current`,
       `pending`),
-      ``remapping_unfinished`` (`pending`, `failure`), ``slowed`` by hardware (`reasons`), ``hot`` (`temperature_c`,
-      `limit_c`, `margin_c`)
+      ``remapping_unfinished`` (`pending`, `failure`), ``slowed`` by hardware (`reasons`, `power_draw_w`,
+      `power_limit_w`, and those of `hot`), ``hot`` (`temperature_c`, `limit_c`, `slowdown_c`, `margin_c`,
+      `margin_slowdown_c`, `memory_temperature_c`, `memory_limit_c`, `thermal_reasons`)
     - ``mig_enabled``, ``compute_mode_restricted`` (`compute_mode`), ``persistence_off``, ``unlicensed`` (`license`),
       ``fabric_not_ready`` (`state`, `status`, `health`: members of the fabric's health that are not well)
     - ``width_reduced`` (`width`, `width_max`), ``generation_reduced`` under load (`generation`, `generation_max`),
       ``bar1_smaller_than_memory`` (`bar1_mib`, `memory_mib`, `name`, `vbios_version`, and `twin`: ``{label, bar1_mib,
       vbios_version}`` of a card of the same model whose BAR1 covers its memory, None without one)
+
+    GPUs of one model that differ, and GPUs of one fabric that stand in different parts of it: ``vbios_differing``,
+    ``bar1_differing``, ``fabric_split``: ``[{of, values: [{value, gpus: [label]}]}]``, `of` the model, or what of the
+    fabric differs (clique, cluster).
 
     Distinct values over all GPUs, None where one is unknown: ``models``, ``memory_sizes_mib``, ``architectures``,
     ``vbios_versions``,
@@ -79,7 +84,62 @@ def find_offenders(devices: dict[str, Facts] | None, whole: bool, every_field: b
     lists = {name: list_offenders(devices, whole, judge) for name, judge in _JUDGES.items()}
     for entry in lists["bar1_smaller_than_memory"] or ():
         entry["twin"] = _find_twin(devices or {}, entry)
-    return {**lists, **_spread(devices, whole, every_field), **_use(devices, whole)}
+    return {
+        **lists,
+        **_spread(devices, whole, every_field),
+        **_differences(devices, whole, every_field),
+        **_use(devices, whole),
+    }
+
+
+def _differences(devices: dict[str, Facts] | None, whole: bool, every_field: bool) -> dict[str, Any]:
+    if devices is None:
+        return dict.fromkeys(DIFFERENCES)
+    alive = {where: facts for where, facts in devices.items() if not facts["lost"]}
+    if not alive:
+        return dict.fromkeys(DIFFERENCES)
+    own = {where: facts for where, facts in alive.items() if not _is_vgpu(facts)}  # a vGPU has neither of its own
+    return {
+        "vbios_differing": _differing(own, whole, every_field, "vbios_version"),
+        "bar1_differing": _differing(own, whole, every_field, "bar1_mib"),
+        "fabric_split": _fabric_split(alive, whole, every_field),
+    }
+
+
+def _differing(
+    devices: dict[str, Facts], whole: bool, every_field: bool, field: str, group: str | None = None
+) -> list[dict[str, Any]] | None:
+    """Groups (`group`, else the model) with several values of `field`; None where none was found and a GPU could not be
+    read. A field that this driver does not print applies to none."""
+    groups: dict[str, dict[Any, list[str]]] = {}
+    unsure = not whole
+    for where, facts in devices.items():
+        name, value = group or facts["name"], facts[field]
+        unprinted = value is None and every_field and field not in facts["unreadable"]
+        if unprinted or value == NOT_APPLICABLE:
+            continue
+        if name is None or value is None:
+            unsure = True
+            continue
+        groups.setdefault(str(name), {}).setdefault(value, []).append(label_gpu(where, facts["index"]))
+    found = [
+        {"of": name, "values": [{"value": value, "gpus": gpus} for value, gpus in sorted(seen.items(), key=str)]}
+        for name, seen in sorted(groups.items())
+        if len(seen) > 1
+    ]
+    return found or (None if unsure else [])
+
+
+def _fabric_split(devices: dict[str, Facts], whole: bool, every_field: bool) -> list[dict[str, Any]] | None:
+    """Only a GPU that the fabric has registered (Completed) has ids; an N/A there means that there is no fabric."""
+    registered = {where: facts for where, facts in devices.items() if facts["fabric_state"] == "Completed"}
+    if not registered:
+        return [] if _reported(list(devices.values()), whole, every_field, "fabric_state") is not None else None
+    clusters = _differing(registered, whole, every_field, "fabric_cluster_uuid", "cluster")
+    cliques = _differing(registered, whole, every_field, "fabric_clique_id", "clique")
+    if clusters is None or cliques is None:
+        return (clusters or []) + (cliques or []) or None
+    return clusters + cliques
 
 
 def _find_twin(devices: dict[str, Facts], entry: dict[str, Any]) -> dict[str, Any] | None:
@@ -239,10 +299,34 @@ def _slowed(facts: Facts) -> Verdict:
         return None
     active = [name for name in HARDWARE_REASONS if name in reasons] if isinstance(reasons, list) else []
     return (
-        {"reasons": active, "power_draw_w": facts["power_draw_w"], "temperature_c": facts["temperature_c"]}
+        {
+            "reasons": active,
+            "power_draw_w": facts["power_draw_w"],
+            "power_limit_w": facts["power_limit_w"],
+            **_temperatures(facts),
+        }
         if active
         else False
     )
+
+
+THERMAL_REASONS = ("sw_thermal_slowdown", "hw_thermal_slowdown")
+
+
+def _temperatures(facts: Facts) -> dict[str, Any]:
+    """The numbers that go with a thermal reason. A card has limits, or (from Ada on) margins to them; `None` and "n/a"
+    for the other kind."""
+    reasons = facts["clock_event_reasons"]
+    return {
+        "temperature_c": facts["temperature_c"],
+        "limit_c": facts["temperature_max_operating_c"],
+        "slowdown_c": facts["temperature_slowdown_c"],
+        "margin_c": facts["temperature_margin_c"],
+        "margin_slowdown_c": facts["temperature_margin_slowdown_c"],
+        "memory_temperature_c": facts["memory_temperature_c"],
+        "memory_limit_c": facts["memory_temperature_max_c"],
+        "thermal_reasons": [name for name in THERMAL_REASONS if isinstance(reasons, list) and name in reasons],
+    }
 
 
 def _hot(facts: Facts) -> Verdict:
@@ -250,7 +334,7 @@ def _hot(facts: Facts) -> Verdict:
     now, margin = facts["temperature_c"], facts["temperature_margin_c"]
     limit = facts["temperature_max_operating_c"]
     memory, memory_limit = facts["memory_temperature_c"], facts["memory_temperature_max_c"]
-    details = {"temperature_c": now, "limit_c": limit, "margin_c": margin, "memory_temperature_c": memory}
+    details = _temperatures(facts)
     if known_number(margin) and margin <= 0:
         return details
     if known_number(now) and known_number(limit) and now >= limit:
@@ -364,3 +448,4 @@ _JUDGES: dict[str, Callable[[Facts], Verdict]] = {
     "fabric_not_ready": _fabric,
 }
 LISTS = tuple(_JUDGES)
+DIFFERENCES = ("vbios_differing", "bar1_differing", "fabric_split")

@@ -170,6 +170,8 @@ _FIELDS: dict[str, tuple[Callable[[Any], Any], tuple[str, ...], tuple[str, ...]]
     "link_replays": (_PLAIN, ("pci/replay_counter",), ("pci/replays since reset",)),
     "fabric_state": (_WORD, ("fabric/state",), ("fabric/state",)),
     "fabric_status": (_WORD, ("fabric/status",), ("fabric/status",)),
+    "fabric_clique_id": (_WORD, ("fabric/cliqueId",), ("fabric/cliqueid", "fabric/clique id")),
+    "fabric_cluster_uuid": (_WORD, ("fabric/clusterUuid",), ("fabric/clusteruuid", "fabric/cluster uuid")),
 }
 _REMAPPED_ROWS = {
     "correctable": (_PLAIN, "remapped_row_corr", "correctable error"),

@@ -1,4 +1,4 @@
-"""NVLink links of each GPU: ``nvidia-smi nvlink -s``."""
+"""NVLink links of each GPU (``nvidia-smi nvlink -s``) and what their counters of errors say (``nvlink -e``)."""
 
 from __future__ import annotations
 
@@ -12,6 +12,14 @@ _LINK = re.compile(
     r"\s*Link (?P<link>\d{1,3}): (?:(?P<speed>\d{1,5}(?:\.\d{1,4})?) GB/s|(?P<inactive><?inactive>?))\s*", re.IGNORECASE
 )
 _LINES_LIMIT = 20_000
+_COUNTER = re.compile(r"\s*Link (?P<link>\d{1,3}): (?P<name>[A-Za-z][A-Za-z /-]{1,60}): (?P<count>\S{1,30})\s*")
+# Counters that stay at 0 on a good link. Up to Hopper a packet was sent again or the link trained anew (DCGM,
+# dcgm_gpu_hardware_limits.h, DCGM_LIMIT_MAX_NVLINK_ERROR: 1); with NVLink 5 an error got past the correction
+# (nvml.h, NVML_FI_DEV_NVLINK_COUNT_*). CRC and symbol errors are what the correction is there for.
+ERRORS = frozenset(
+    {"replay errors", "recovery errors", "rx errors", "malformed packet errors", "buffer overrun errors"}
+    | {"local link integrity errors", "link recovery failed events", "effective errors"}
+)
 # Sentences of NVML under the name of a GPU (or alone, where no GPU has an active link), instead of lines of links.
 _ALL_INACTIVE = re.compile(r"(?i)as all links are inactive")
 _NO_NVLINK = re.compile(r"(?i)unable to retrieve nvlink information: not supported|nvlink is not supported")
@@ -46,6 +54,33 @@ def parse_nvlink(data: bytes) -> dict[int, list[dict[str, Any]]] | None:
     if not found and alone and all(_ALL_INACTIVE.search(line) for line in alone):
         return {}
     return found or None
+
+
+def parse_nvlink_errors(data: bytes) -> dict[int, dict[int, dict[str, int]]] | None:
+    """GPU index -> link -> ``{counter: count}``, names in lower case; None if `data` shows no counter of any GPU."""
+    found: dict[int, dict[int, dict[str, int]]] = {}
+    links: dict[int, dict[str, int]] | None = None
+    for line in smi_values.strip_codes(data.decode("utf-8", "replace")).split("\n")[:_LINES_LIMIT]:
+        gpu = _GPU.fullmatch(line.strip()[:300])
+        counter = _COUNTER.fullmatch(line[:300])
+        if gpu is not None:
+            links = found.setdefault(int(gpu.group("index")), {})
+        elif counter is not None and links is not None:
+            count = smi_values.parse_whole(counter.group("count"))
+            counters = links.setdefault(int(counter.group("link")), {})
+            if isinstance(count, int):
+                counters[counter.group("name").lower()] = count
+    return found if any(found.values()) else None
+
+
+def list_link_errors(links: dict[int, dict[str, int]]) -> list[dict[str, Any]]:
+    """``[{link, counts}]`` of the links of one GPU that made errors."""
+    found = []
+    for link, counters in sorted(links.items()):
+        if any(counters.get(name) for name in ERRORS):
+            shown = {name: count for name, count in counters.items() if count and ("errors" in name or name in ERRORS)}
+            found.append({"link": link, "counts": shown})
+    return found
 
 
 def _entry(link: int | None, speed: float | None, active: bool | None, said: str | None = None) -> dict[str, Any]:

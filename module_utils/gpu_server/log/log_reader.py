@@ -24,6 +24,16 @@ _PROGRESS = re.compile(r"(\d+)/(\d+) \[(\d[\d:]*)<([\d:]+|\?)")
 _ACCESS = re.compile(r'"(GET|POST|HEAD|PUT) (\S+) HTTP/[\d.]+" (\d{3})')
 _ASKED = re.compile(r'"(?:GET|HEAD) \S+ HTTP/[\d.]+" \d{3}')  # somebody looks at it: no sign of life
 _CHANNEL = re.compile(r"Channel \d+(?:/\d+)? : (\d+)\[(\w+)\] -> (\d+)\[(\w+)\](?: \[\w+\])? via (\S+)")
+# NCCL's src/transport/net_ib.cc and src/graph/paths.cc (ncclTopoCheckGdr); before 2.19 "Enabled for HCA 0 'mlx5_0'".
+_GDR_ENABLED = re.compile(
+    r"GPU Direct RDMA (?:\((?P<how>nvidia-peermem|DMABUF)\) )?[Ee]nabled for HCA \d+ (?:: )?'?(?P<hca>[\w.:-]{1,64})"
+)
+_GDR_DISABLED = re.compile(r"GPU Direct RDMA Disabled for HCA \d+ (?:: )?'?(?P<hca>[\w.:-]{1,64})")
+_GDR_TOO_FAR = re.compile(
+    r"GPU Direct RDMA Disabled for GPU (?P<gpu>\w{1,12}) / HCA (?P<hca>\w{1,12}) \(distance (?P<why>[^)]{1,40})\)"
+)
+GDR_LIMIT = 16  # cards and pairs that are named
+_NETWORK_CHANNEL = re.compile(r"Channel \d+(?:/\d+)? : .{1,60} via NET/(?P<path>[^\r\n]{1,80})")
 _NCCL_VERSION = re.compile(r"is using nccl==([\d.]+)|NCCL version ([\d.]+)")
 _NCCL_ENVIRONMENT = re.compile(r"NCCL INFO (NCCL_\w+) set by environment to ([^.\s]+)")
 _PREFILL = re.compile(r"Prefill batch")
@@ -49,6 +59,10 @@ def read_log(
     ``{engine, lines, ends_with_request, started_line, phase, phases, progress, ready, ready_at, last_line,
     last_line_at, decode, faults, fatal, nccl, requests, kv_tokens, context_length, stopping}``. `stopping`: the line by
     which a server that was ready says that it was told to stop.
+
+    `nccl.gdr`: GPUDirect RDMA, ``{enabled: {device: how}, disabled: [device], too_far: [text], channels, without,
+    through, used}``: channels over the network, how many of them without it, what those go `through` (IB, Socket), and
+    whether it is `used` (None where no channel goes over a network).
 
     `phases`: ``[{name, at, seconds, line}]`` in the order in which they were reached; `seconds` None for the last one.
     With `since` (when the process started) nothing that an earlier process wrote counts, even if the new one ended
@@ -111,6 +125,14 @@ class _State:
         self._general: set[str] = set()  # kinds that say that something failed, not what
         self._nccl: dict[str, Any] = {"version": None, "transports": {}, "environment": {}, "p2p_disabled_pairs": []}
         self._channels: dict[str, set[str]] = {}
+        self._gdr: dict[str, Any] = {
+            "enabled": {},
+            "disabled": [],
+            "too_far": [],
+            "channels": 0,
+            "without": 0,
+            "through": [],
+        }
         self._requests: dict[str, Any] = {
             "ok": 0,
             "failed": 0,
@@ -256,12 +278,29 @@ class _State:
             self._nccl["version"] = match[1] or match[2]
         if match := _CHANNEL.search(text):
             self._channels.setdefault(_transport(match[5]), set()).add("%s->%s" % (match[1], match[3]))
+        if "GPU Direct RDMA" in text or "via NET/" in text:
+            self._take_gdr(text)
         if match := _NCCL_ENVIRONMENT.search(text):
             self._nccl["environment"][match[1]] = match[2]
         if match := _DISABLED_P2P.search(text):
             pair = "%s-%s" % (match[1], match[2])
             if pair not in self._nccl["p2p_disabled_pairs"]:
                 self._nccl["p2p_disabled_pairs"].append(pair)
+
+    def _take_gdr(self, text: str) -> None:
+        """GPUDirect RDMA: for which card NCCL has it, and whether the channels over the network go that way."""
+        if match := _GDR_ENABLED.search(text):
+            self._gdr["enabled"][match["hca"]] = match["how"] or "enabled"
+        elif match := _GDR_TOO_FAR.search(text):
+            far = "GPU %s and card %s (distance %s)" % (match["gpu"], match["hca"], match["why"])
+            _add_new(self._gdr["too_far"], far)
+        elif match := _GDR_DISABLED.search(text):
+            _add_new(self._gdr["disabled"], match["hca"])
+        if match := _NETWORK_CHANNEL.search(text):
+            self._gdr["channels"] += 1
+            if "GDRDMA" not in match["path"]:
+                self._gdr["without"] += 1
+                _add_new(self._gdr["through"], match["path"].split("/", maxsplit=1)[0])
 
     def _take_request(self, line: Line) -> None:
         match = _ACCESS.search(line.text)
@@ -302,6 +341,8 @@ class _State:
         faults = list(self._faults.values())
         fatal = sorted((fault for fault in faults if fault["fatal"]), key=self._distance_from_cause)
         self._nccl["transports"] = {name: sorted(pairs) for name, pairs in sorted(self._channels.items())}
+        used = None if not self._gdr["channels"] else not self._gdr["without"]
+        self._nccl["gdr"] = {**self._gdr, "used": used}
         self._nccl["p2p_used"] = None if not self._channels else not {"SHM", "NET"} & set(self._channels)
         return {
             "phase": self._phase,
@@ -341,6 +382,11 @@ class _State:
             "median_tokens_per_s": round(statistics.median(busy), 2) if len(busy) >= LEAST_BATCHES else None,
             "saturated": full and last["queue"] > 0,
         }
+
+
+def _add_new(names: list[str], name: str) -> None:
+    if name not in names and len(names) < GDR_LIMIT:
+        names.append(name)
 
 
 def _transport(word: str) -> str:
