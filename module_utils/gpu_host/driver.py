@@ -53,8 +53,8 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
     `build_failure` and `next_build_failure`: why there is none for them (driver_build.find_build_failure);
     `disagreement` (find_disagreement);
     `nvswitches` (addresses); `nvlink5`: whether a GPU is of those whose NVLink fabric needs nvlsm beside the Fabric
-    Manager (B200, B300, GB200, GB300); `fabric_services` (see fabric_services.py); `gridd` (the licensing daemon of a vGPU
-    guest's driver, as a unit of driver_services; each None where no GPU is a vGPU); and the facts of
+    Manager (B200, B300, GB200, GB300); `fabric_services` (see fabric_services.py); `gridd` (the licensing daemon of a
+    vGPU guest's driver, as a unit of driver_services; each None where no GPU is a vGPU); and the facts of
     `driver_requirements.of_gpus`, `driver_services`, `driver_packages` (as `packaging`) and `cuda_toolkits`.
     """
     running = modules.read_loaded_modules(evidence, errors)

@@ -32,9 +32,15 @@ _RUN = re.compile(r"(\S)\1{9,}|(\b\w{1,12}\b)(?:\W+\2\b){9,}")
 
 
 def read_api(
-    evidence: Evidence, base: str, engine: Engine | None, errors: Errors, *, key: str | None = None, light: bool = False,
+    evidence: Evidence,
+    base: str,
+    engine: Engine | None,
+    errors: Errors,
+    *,
+    key: str | None = None,
+    light: bool = False,
     starts: bool = False,
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """FACTS. `reachable`: whether anything listens; None where it was not asked.
 
     `health`: ``{code, answered, seconds, problem}``.

@@ -34,9 +34,9 @@ def read_gpu_load(evidence: Evidence, errors: Errors, pids: set[int]) -> dict[st
     performance_state, pids, others}}`` or None; `pids` are those of `pids` on it, `others` the processes on it that are
     not: ``[{pid, memory_mib}]``, None where nvidia-smi does not say which processes are there. The figures after it are
     of the server's GPUs (all, where processes are hidden). `shared`: for each process beside the server on a GPU of it,
-    ``{index, pid, memory_mib}``; None where it is unknown, and where nvidia-smi names no process of the server. `unread`: nvidia-smi is there and did not answer.
-    `spinning`: every one at high utilisation and the power of one that computes
-    nothing.
+    ``{index, pid, memory_mib}``; None where it is unknown, and where nvidia-smi names no process of the server.
+    `unread`: nvidia-smi is there and did not answer. `spinning`: every one at high utilisation and the power of one
+    that computes nothing.
     """
     result: dict[str, Any] = dict.fromkeys(
         ("gpus", "lowest_mib", "highest_mib", "spread_mib", "outliers", "busy", "spinning", "utilization", "shared")
