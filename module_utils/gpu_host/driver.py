@@ -184,7 +184,10 @@ def find_mismatches(
         if version and not versions.is_same_version(version, running)
     ]
     unread = [on_disk["known"] is not True, libraries is None or None in libraries.values()]
-    unread.append(fabric is not False and fabric_manager["installed"] is True and fabric_manager["version"] is None)
+    manager_unread = fabric_manager["installed"] is None or (
+        fabric_manager["installed"] is True and fabric_manager["version"] is None
+    )
+    unread.append(fabric is not False and manager_unread)
     return found if found or not any(unread) else None
 
 

@@ -44,6 +44,10 @@ DESCRIBE = {
     "host.kernel_log.by_kind.xid",
     "host.kernel_log.by_kind.uvm_failed",
     "host.kernel_log.by_kind.uvm_hmm",
+    # Which of device_nodes.unusable a device policy refuses: the remedy of device_nodes_usable goes by it.
+    "host.device_nodes.refused",
+    # A suspend is no fault while CUDA works: cuda_initialises names it where it does not.
+    "host.kernel_log.by_kind.resumed",
     # Judged through p2p.all_granted and p2p.complete.
     "host.p2p.blocked_by_status",
     "host.p2p.blocked_pairs",
