@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-_LOG_LISTS = ("fatal_xids", "other_xids", "uvm_failures")
+_LOG_LISTS = ("fatal_xids", "other_xids", "other_sxids", "uvm_failures")
 _OF_GUESTS = (
     "claimed_twice",
     "driver_conflicts",
