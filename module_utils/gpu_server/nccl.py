@@ -93,7 +93,7 @@ def _level(
     level = None
     if given is not None:
         if values.is_digits(given):
-            level = _OLD_LEVELS[min(int(given), len(_OLD_LEVELS) - 1)]
+            level = _OLD_LEVELS[min(values.number_in_name(given), len(_OLD_LEVELS) - 1)]
         elif given in LEVELS:
             level = given
         else:
