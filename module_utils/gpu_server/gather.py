@@ -204,6 +204,9 @@ def _process_facts(
     evidence: Evidence, params: dict[str, Any], table: dict[int, processes.Process], errors: Errors
 ) -> dict[str, Any]:
     found, silent = processes.find_servers(evidence, table, errors)
+    if params.get("outside_containers"):
+        found = [one for one in found if not processes.is_in_container(evidence, one[0].pid)]
+        silent = [one for one in silent if not processes.is_in_container(evidence, one.pid)]
     chosen = _choose(evidence, found, params)
     facts: dict[str, Any] = {
         "engine": None,

@@ -230,6 +230,12 @@ def find_unit(evidence: Evidence, pid: int) -> str | None:
     return next((part for part in reversed(parts) if part.endswith(".service") and not part.startswith("user@")), None)
 
 
+def is_in_container(evidence: Evidence, pid: int) -> bool:
+    """Whether the process is one of an LXC container: Proxmox VE names its cgroup /lxc/CTID, LXC itself
+    /lxc.payload.NAME."""
+    return re.search(r"[:/]lxc(?:\.payload)?[./]", evidence.read("/proc/%d/cgroup" % pid, 16384).text) is not None
+
+
 def find_output(evidence: Evidence, pid: int, errors: Errors) -> tuple[str | None, bool]:
     """(the file that standard error goes to, or else standard output: where progress is shown; whether that is known).
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
-import signal
 import shutil
+import signal
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
