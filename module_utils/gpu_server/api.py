@@ -98,9 +98,10 @@ def _models(answer: Fetched, found: dict[str, Any], errors: Errors) -> None:
     else:
         first = models[0]
         found.update(model=first["id"], owned_by=first.get("owned_by"))
+        created = errors.read_decimal(answer.name, "created", first.get("created"))  # transformers gives fractions
         found.update(
             context_length=errors.read_whole(answer.name, "max_model_len", first.get("max_model_len")),
-            created=errors.read_whole(answer.name, "created", first.get("created")),
+            created=None if created is None else round(created),
         )
 
 
@@ -179,7 +180,7 @@ def decode_answer(answer: Fetched, errors: Errors) -> Any:
     try:
         content = values.json_value(answer.data.decode("utf-8"))
     except (ValueError, RecursionError):
-        shown = " ".join(re.sub(r"<[^>]*>", " ", answer.text[:2000]).split())[:120]
+        shown = " ".join(re.sub(r"<[^<>]*>", " ", answer.text[:2000]).split())[:120]
         errors.add(answer.name, "answers %s with what is not JSON: %s" % (answer.code, shown or "nothing"))
         return None
     if answer.code != 200:

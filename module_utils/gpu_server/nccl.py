@@ -133,7 +133,7 @@ def _paths(topology: dict[str, Any] | None) -> dict[str, str]:
     found = {}
     for first, row in ((topology or {}).get("links") or {}).items():
         for second, word in row.items():
-            path = _PATHS.get(re.sub(r"\d+$", "", str(word)))
+            path = _PATHS.get(re.sub(r"(?<!\d)\d+$", "", str(word)))
             if first < second and path:
                 found["%s-%s" % (first, second)] = path
     return found

@@ -20,8 +20,8 @@ from .generator import Generator
 from .job import Job
 
 TAIL_LINES, TAIL_CHARACTERS, LINE_CHARACTERS = 6, 900, 300
-_BAR = re.compile(r"(\d+)/(\d+) \[")  # tqdm
-_BAR_LINE = re.compile(r"^.*?\d+/\d+ \[[^\]]*\]")
+_BAR = re.compile(r"(?<!\d)(\d{1,9})/(\d{1,9}) \[")  # tqdm
+_BAR_LINE = re.compile(r"^.{0,300}?\d{1,9}/\d{1,9} \[[^\]]{0,300}\]")
 _COUNTS = re.compile(r"successful=(\d+) errored=(\d+)")  # guidellm's own lines
 
 

@@ -21,7 +21,7 @@ CONTINUATION_LINES = 3  # of an exception whose text goes on below its name
 CLOCK_SECONDS = 5.0  # a start time from jiffies, a log's whole seconds
 EXCERPT = 400  # characters of a line that a report shows
 
-_PROGRESS = re.compile(r"(\d+)/(\d+) \[(\d[\d:]*)<([\d:]+|\?)")
+_PROGRESS = re.compile(r"(?<!\d)(\d{1,9})/(\d{1,9}) \[(\d[\d:]{0,15})<([\d:]{1,16}|\?)")
 _ACCESS = re.compile(r'"(GET|POST|HEAD|PUT) (\S+) HTTP/[\d.]+" (\d{3})')
 _ASKED = re.compile(r'"(?:GET|HEAD) \S+ HTTP/[\d.]+" \d{3}')  # somebody looks at it: no sign of life
 _CHANNEL = re.compile(r"Channel \d+(?:/\d+)? : (\d+)\[(\w+)\] -> (\d+)\[(\w+)\](?: \[\w+\])? via (\S+)")
