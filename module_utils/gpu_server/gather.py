@@ -480,6 +480,9 @@ def _named_state(facts: dict[str, Any], scale: float) -> tuple[str | None, str]:
             if fault and fault["phase"] == "serving" and _not_served_since(log)
             else ("ready", "/health answers 200")
         )
+    if log["ready"] and not fault and not health:
+        why = "its /health was not captured" if facts["api"]["base"] else "the port on which it listens is not known"
+        return None, "it was ready, and whether it answers now is not known: %s" % why
     if log["ready"] and (health.get("answered") or not health.get("code")):
         now = "answers %s" % health["code"] if health.get("code") else "does not answer: %s" % health.get("problem")
         return "unhealthy", said or "it was ready, and /health now " + now

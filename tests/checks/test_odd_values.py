@@ -84,3 +84,10 @@ def test_an_odd_value_is_named_where_it_makes_a_fact_unknown(base: str) -> None:
             silent[degraded.shown(degraded.key_of(answer))] = "%s unknown, told: %s" % (missing[:3], told[:2])
     assert tried > 20
     assert silent == {}
+
+
+def test_a_port_that_is_none_leaves_it_unknown_whether_the_server_answers() -> None:
+    change = {"read": "/proc/400/cmdline", "replace": {"--port\x008000": "--port\x00%s5" % ODD}}
+    evidence = harness.evidence_with(harness.base("serving"), [change], "odd port")
+    result = harness.judge(evidence, harness.BASES["serving"]["expected"])["server_ready"]
+    assert result["status"] == "unknown" and "--port is no port: '%s5'" % ODD in result["reason"], result
