@@ -154,7 +154,7 @@ def facts_here() -> bool:
         print("skipped  gpu_facts on a real host: no NVIDIA driver here")
         return True
     code = (
-        "import sys, time; sys.path.insert(0, 'module_utils'); from gpu_host.live import LiveEvidence; from "
+        "import sys, time; sys.path.insert(0, 'module_utils'); from gpu_host.evidence.live import LiveEvidence; from "
         "gpu_host.gather import gather;"
         "began = time.monotonic(); gather(LiveEvidence()); print(time.monotonic() - began)"
     )

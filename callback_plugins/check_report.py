@@ -32,6 +32,7 @@ import datetime
 import functools
 import importlib
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -65,15 +66,19 @@ _TONES = {
 def _kept(method: Callable[..., None]) -> Callable[..., None]:
     """Ansible turns an exception in a callback into a warning.
 
-    Ours is kept, so that the run cannot end as if all were well.
+    Ours is kept, so that the run cannot end as if all were well. Ctrl-C waits meanwhile: a verdict that was printed
+    is not lost to the report.
     """
 
     @functools.wraps(method)
     def wrapper(self: Any, *args: Any, **kwargs: Any) -> None:
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             method(self, *args, **kwargs)
         except Exception as error:
             self.faults.append("%s: %s: %s" % (method.__name__, type(error).__name__, error))
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     return wrapper
 

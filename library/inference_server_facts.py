@@ -56,6 +56,12 @@ options:
       - Leave out what does not change during a start, for a look every few seconds.
     type: bool
     default: false
+  outside_containers:
+    description:
+      - Whether processes of LXC containers are left out, which a Proxmox host sees beside its own; a container's server
+        is judged in the container.
+    type: bool
+    default: false
   only_if_found:
     description:
       - Gather nothing (V(null)) where neither a process nor a unit says that a server is there.
@@ -106,6 +112,7 @@ ARGUMENT_SPEC = {
     "patience_scale": {"type": "float", "default": 1.0},
     "light": {"type": "bool", "default": False},
     "only_if_found": {"type": "bool", "default": False},
+    "outside_containers": {"type": "bool", "default": False},
     **fact_module.ARGUMENTS,
 }
 

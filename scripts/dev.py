@@ -70,7 +70,10 @@ def main() -> int:
         "bench": ["python", "benchmarks/run.py", *arguments],
         "docs": ["python", "scripts/generate_docs.py", *arguments],
     }
-    return run_in(environment, commands[options.command])
+    status = run_in(environment, commands[options.command])
+    if options.command == "bench":
+        status = run_in(environment, ["python", "benchmarks/mixed_fleet.py"]) or status
+    return status
 
 
 def tier_arguments(tier: str, arguments: list[str]) -> list[str]:

@@ -9,12 +9,14 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from . import expressions, unknowns
 from .check_files import Check
 from .engine import ERROR, FAIL, UNKNOWN, evaluate_checks, make_variables
 from .evaluator import Evaluator
 
 # Of what the Proxmox host shows: what concerns one card and its path, not how the host is set up.
 _TAGS = {"log", "pci", "health"}
+_ANY_CARD = re.compile(r"(?i)[0-9a-f]{2}:[0-9a-f]{2}(?:\.[0-7]|\b)")
 
 
 def choose_checks_of_cards(every: Iterable[Check]) -> list[Check]:
@@ -75,10 +77,34 @@ def _judge_cards(
         if result["status"] == FAIL and any(_name(card).search(result["found"]) for card in cards)
     ]
     view["card_findings"] = found
+    by_id = {check.id: check for check in checks}
     for result in results if not found else ():
+        source = "%s on %s" % (result["id"], view["name"])
         if result["status"] in (UNKNOWN, ERROR):
-            source = "%s on %s" % (result["id"], view["name"])
             _leave_unknown(view, source, "is %s: %s" % (result["status"], result["reason"]), result["needs_root"])
+        elif result["status"] == FAIL:
+            problem, needs_root = _explain_doubt(by_id[result["id"]], result, view["guest"] or {}, variables["host"])
+            if problem:
+                _leave_unknown(view, source, problem, needs_root)
+
+
+def _explain_doubt(
+    check: Check, result: dict[str, Any], guest: dict[str, Any], host: dict[str, Any]
+) -> tuple[str, bool]:
+    """Why a failure that names other cards may be the guest's trouble all the same, "" where it is not; and whether
+    root would see it."""
+    paths = [path for text in (*check.needs, *check.that) for path in _read_paths(text)]
+    unread = unknowns.explain_partly_read(host, paths)
+    if unread:
+        return "fails for others, and what could not be read may name a GPU of this guest: %s" % unread[0], unread[1]
+    # A card in a virtual machine has no driver on the Proxmox host that could say anything of it.
+    if not _ANY_CARD.search(result["found"]) and (guest.get("type") == "lxc" or "driver" not in check.tags):
+        return "fails and names no GPU: %s" % result["found"], False
+    return "", False
+
+
+def _read_paths(text: Any) -> tuple[tuple[str, ...], ...]:
+    return (text,) if isinstance(text, tuple) else expressions.find_reads(str(text)).paths
 
 
 def _leave_unknown(view: dict[str, Any], source: str, problem: str, needs_root: bool = False) -> None:

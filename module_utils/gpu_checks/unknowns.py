@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from ..gpu_host.cross_facts import SOURCES
@@ -33,11 +34,29 @@ def explain_unknown(host: dict[str, Any], path: tuple[str, ...]) -> tuple[str, b
     errors = host[subject].get("errors") if subject in _OTHER_MODULES else host.get("errors")
     if path[1:3] == ("hypervisor", "card_findings"):
         errors = host[subject].get("cards_unjudged")
-    subjects = (subject, *(SOURCES.get(path[2], ()) if subject == "joined" and len(path) > 2 else ()))
+    subjects = _subjects_of(path)
     entries = [entry for entry in errors or () if subject == "hypervisor" or entry.get("subject") in subjects]
     entries = entries or _unread(host, subject, subjects)
     if not entries:
         return "%s is unknown, and its reader gave no reason" % name, False
+    return _explain_entries(entries)
+
+
+def explain_partly_read(host: dict[str, Any], paths: Iterable[tuple[str, ...]]) -> tuple[str, bool] | None:
+    """As explain_unknown, of facts at `paths` that are known to be bad: what of their subjects could not be read, so
+    that they may not name all that is bad. None where all was read."""
+    subjects = {subject for path in paths if path[0] == "host" and len(path) > 1 for subject in _subjects_of(path)}
+    if (host.get("kernel_log") or {}).get("covers_boot") is not None:
+        subjects.discard("kernel_log")  # one of its sources answered to its end, whatever became of the others
+    entries = [entry for entry in host.get("errors") or () if entry.get("subject") in subjects]
+    return _explain_entries(entries) if entries else None
+
+
+def _subjects_of(path: tuple[str, ...]) -> tuple[str, ...]:
+    return (path[1], *(SOURCES.get(path[2], ()) if path[1] == "joined" and len(path) > 2 else ()))
+
+
+def _explain_entries(entries: list[dict[str, Any]]) -> tuple[str, bool]:
     rootless = [entry for entry in entries if entry.get("needs_root")]
     if rootless:
         return "needs root: " + _listed([str(entry.get("source")) for entry in rootless]), True

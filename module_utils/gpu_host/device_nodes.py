@@ -91,7 +91,9 @@ def gpu_minors(evidence: Evidence, errors: Errors) -> dict[str, int | None] | No
     found: dict[str, int | None] = {}
     for address in gpus.entries:
         fields = read_information(evidence, errors, address)
-        found[address.lower()] = values.whole_number(fields.get("Device Minor"))
+        found[address.lower()] = errors.read_whole(
+            "%s/%s/information" % (GPUS, address), "Device Minor", fields.get("Device Minor")
+        )
     return found
 
 
@@ -126,8 +128,10 @@ def _majors(evidence: Evidence, errors: Errors) -> dict[str, int | None] | None:
     characters, _block, _rest = reading.text.partition("Block devices:")
     for line in characters.splitlines():
         number, _space, name = line.strip().partition(" ")
-        major = values.whole_number(number)
-        if major is not None and name:
+        if not name.strip().startswith("nvidia"):
+            continue
+        major = errors.read_whole(reading.path, "the major number of %s" % name.strip(), number)
+        if major is not None:
             registered.setdefault(name.strip(), major)
     return {
         key: next((registered[name] for name in names if name in registered), None)
@@ -217,7 +221,7 @@ def _file_mode(evidence: Evidence, errors: Errors) -> int | None:
     for line in reading.text.splitlines():
         name, _colon, value = line.partition(": ")
         if name == "DeviceFileMode":
-            return values.whole_number(value)
+            return errors.read_whole(reading.path, name, value)
     return _DEFAULT_MODE
 
 

@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 from . import device_nodes, gpus, kernel, modules
+from .evidence import values
 from .evidence.errors import Errors
 from .evidence.interface import ABSENT, DENIED, OK, Evidence
 from .linux import versions
@@ -82,7 +83,7 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
     nvswitches = nvswitches or (None if unread else [])
     if nvswitches and services["fabric_manager"]["installed"] == NOT_APPLICABLE:
         errors.add("systemctl show", "there is no systemd to ask for the Fabric Manager")
-    nvlink5 = any(is_nvlink5(device) for device in gpus.values())
+    nvlink5 = any(is_nvlink5(device) for device in on_bus.values())
     fabric = None if nvswitches is None and not nvlink5 else bool(nvswitches or nvlink5)
     boot = evidence.list("/boot")
     if dkms:
@@ -305,11 +306,14 @@ def _libraries(evidence: Evidence, errors: Errors) -> dict[str, Any] | None:
 def _gsp_firmware(evidence: Evidence, errors: Errors) -> dict[str, str | None]:
     """PCI address -> version of the GSP firmware that runs on the GPU, None where it runs without."""
     gpus = evidence.list(device_nodes.GPUS)
-    firmware = {
-        address.lower(): device_nodes.read_information(evidence, errors, address).get("GPU Firmware")
-        for address in gpus.entries
-    }
-    return {address: value if value and value[0].isdigit() else None for address, value in firmware.items()}
+    found: dict[str, str | None] = {}
+    for address in gpus.entries:
+        value = device_nodes.read_information(evidence, errors, address).get("GPU Firmware")
+        known = value if value and values.is_digits(value[0]) else None
+        if value and known is None and value != "N/A":
+            errors.odd("%s/%s/information" % (device_nodes.GPUS, address), "GPU Firmware is no version", value)
+        found[address.lower()] = known
+    return found
 
 
 def read_secure_boot(evidence: Evidence, errors: Errors) -> bool | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from .evidence import values
 from .evidence.errors import Errors
 from .evidence.interface import ABSENT, OK, Evidence, Listing
 from .linux import kernel_cmdline, versions
@@ -151,5 +150,6 @@ def _reboot(evidence: Evidence, errors: Errors, facts: dict[str, Any], boot: Lis
 def _boot_time(evidence: Evidence, errors: Errors) -> float | None:
     reading = evidence.read("/proc/uptime")
     errors.unanswered(reading, absent_is_fine=True)
-    uptime = values.decimal_number((reading.text.split() or [""])[0]) if reading.ok else None
+    first = (reading.text.split() or [""])[0]
+    uptime = errors.read_decimal(reading.path, "the uptime", first) if reading.ok else None
     return None if uptime is None else evidence.now() - uptime

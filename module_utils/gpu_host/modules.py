@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from .evidence import values
 from .evidence.errors import Errors
 from .evidence.interface import ABSENT, Evidence
 from .evidence.offenders import Offenders
@@ -122,7 +121,8 @@ def read_loaded_modules(evidence: Evidence, errors: Errors) -> dict[str, dict[st
         users = (
             [name for name in fields[3].split(",") if name not in ("", "-", "[permanent]")] if len(fields) > 3 else []
         )
-        found[fields[0]] = {"references": values.whole_number(fields[2]), "used_by": users}
+        references = errors.read_whole(reading.path, "the references of " + fields[0], fields[2])
+        found[fields[0]] = {"references": references, "used_by": users}
     return found
 
 

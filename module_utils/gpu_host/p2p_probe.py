@@ -178,7 +178,7 @@ def check_idle(evidence: Evidence, errors: Errors) -> dict[str, Any]:
             pid, name = cells[0].split(",", 1)
             gate["processes"].append(
                 {
-                    "pid": cuda_results.parse_number(pid),
+                    "pid": errors.read_whole(" ".join(APPS_COMMAND), "the number of a process", pid),
                     "name": name.strip(),
                     "memory_mib": cuda_results.parse_number(cells[1]),
                 }
@@ -201,7 +201,12 @@ def check_idle(evidence: Evidence, errors: Errors) -> dict[str, Any]:
         gpu["pci_address"] for gpu in gate["gpus"] if None in (gpu["memory_used_mib"], gpu["utilization_percent"])
     ]
     if unknown and not gate["busy"]:
-        gate.update(busy=None, reason="nothing says whether the GPUs are idle: GPU %s shows no number" % unknown[0])
+        row = next(told for told in gpus.text.splitlines() if unknown[0][4:] in told.lower())
+        gate.update(
+            busy=None,
+            reason="nothing says whether the GPUs are idle: GPU %s shows no number: %s"
+            % (unknown[0], values.format_value(row)),
+        )
     return gate
 
 
@@ -209,7 +214,7 @@ def _why_busy(gate: dict[str, Any]) -> str | None:
     if gate["processes"]:
         first = gate["processes"][0]
         more = " and %d more" % (len(gate["processes"]) - 1) if len(gate["processes"]) > 1 else ""
-        return "the GPUs are in use by %s (pid %s)%s" % (first["name"], first["pid"] and int(first["pid"]), more)
+        return "the GPUs are in use by %s (pid %s)%s" % (first["name"], first["pid"], more)
     for gpu in gate["gpus"]:
         if (gpu["memory_used_mib"] or 0) > BUSY_MEMORY_MIB:  # a container does not see the processes of others
             return "GPU %s has %d MiB in use" % (gpu["pci_address"], gpu["memory_used_mib"])

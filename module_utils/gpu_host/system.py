@@ -65,7 +65,7 @@ def _numa_nodes(evidence: Evidence, errors: Errors) -> dict[str, dict[str, Any]]
         errors.unanswered(memory)
         nodes[name[4:]] = {
             "cpus": cpus.text.strip() if cpus.ok else None,
-            "memory_mib": _total_mib(memory, r"MemTotal:\s+([0-9]+) kB"),
+            "memory_mib": _total_mib(memory, errors),
         }
     return nodes
 
@@ -73,12 +73,12 @@ def _numa_nodes(evidence: Evidence, errors: Errors) -> dict[str, dict[str, Any]]
 def _memory(evidence: Evidence, errors: Errors) -> int | None:
     reading = evidence.read("/proc/meminfo")
     errors.unanswered(reading)
-    return _total_mib(reading, r"^MemTotal:\s+([0-9]+) kB")
+    return _total_mib(reading, errors)
 
 
-def _total_mib(reading: Reading, pattern: str) -> int | None:
-    total = re.search(pattern, reading.text, re.M) if reading.ok else None
-    kib = values.whole_number(total.group(1)) if total else None
+def _total_mib(reading: Reading, errors: Errors) -> int | None:
+    total = re.search(r"\bMemTotal:\s+(\S+)", reading.text) if reading.ok else None
+    kib = errors.read_whole(reading.path, "MemTotal", total.group(1)) if total else None
     return None if kib is None else kib // 1024
 
 
@@ -98,7 +98,8 @@ def _dev_shm(evidence: Evidence, errors: Errors) -> dict[str, Any]:
     outcome = evidence.run(["df", "-kP", DEV_SHM], 10.0)
     numbers = outcome.text.splitlines()[-1].split() if outcome.succeeded and outcome.text.strip() else []
     if len(numbers) >= 6 and numbers[-1] == DEV_SHM:
-        size, available = values.whole_number(numbers[-5]), values.whole_number(numbers[-3])
+        size = errors.read_whole("df -kP " + DEV_SHM, "its size", numbers[-5])
+        available = errors.read_whole("df -kP " + DEV_SHM, "what is available of it", numbers[-3])
         found["size_mib"] = None if size is None else size // 1024
         found["available_mib"] = None if available is None else available // 1024
         return found
@@ -117,8 +118,10 @@ def _limit(evidence: Evidence, path: str, errors: Errors) -> int | str | None:
     row = re.search(r"^Max locked memory\s+(\S+)\s", reading.text, re.M) if reading.ok else None
     if row is None:
         return None
-    limit = values.whole_number(row.group(1))
-    return UNLIMITED if row.group(1) == UNLIMITED else None if limit is None else limit // 1024
+    if row.group(1) == UNLIMITED:
+        return UNLIMITED
+    limit = errors.read_whole(path, "Max locked memory", row.group(1))
+    return None if limit is None else limit // 1024
 
 
 def _systemd_default(evidence: Evidence, errors: Errors) -> str | None:
@@ -154,7 +157,7 @@ def _numa_balancing(evidence: Evidence, errors: Errors) -> bool | None:
     if reading.status == ABSENT:
         return False  # a kernel without it cannot balance
     errors.unanswered(reading)
-    number = values.whole_number(reading.text) if reading.ok else None
+    number = errors.read_whole(reading.path, "it", reading.text) if reading.ok else None
     return None if number is None else number != 0
 
 
@@ -185,11 +188,11 @@ def _release(evidence: Evidence, errors: Errors) -> dict[str, str | None]:
 def _uptime(evidence: Evidence, errors: Errors) -> float | None:
     reading = evidence.read("/proc/uptime")
     errors.unanswered(reading)
-    return values.decimal_number((reading.text.split() or [""])[0]) if reading.ok else None
+    return errors.read_decimal(reading.path, "the uptime", (reading.text.split() or [""])[0]) if reading.ok else None
 
 
 def _booted_at(evidence: Evidence, errors: Errors) -> int | None:
     reading = evidence.read("/proc/stat")
     errors.unanswered(reading)
-    match = re.search(r"^btime ([0-9]+)$", reading.text, re.M) if reading.ok else None
-    return values.whole_number(match.group(1)) if match else None
+    match = re.search(r"^btime (.+)$", reading.text, re.M) if reading.ok else None
+    return errors.read_whole(reading.path, "btime", match.group(1)) if match else None

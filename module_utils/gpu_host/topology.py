@@ -12,6 +12,7 @@ import re
 from typing import Any
 
 from . import gpus
+from .evidence import values
 from .evidence.errors import Errors
 from .evidence.interface import OK, Evidence, Outcome
 from .smi import nvlink, smi_values, topo_matrix
@@ -27,6 +28,7 @@ COMMANDS = [(MATRIX, LIMIT_SECONDS), (NVLINK, LIMIT_SECONDS)]
 CLASSES = ("NV", "PIX", "PXB", "PHB", "NODE", "SYS")
 _OLD_NAMES = {"SOC": "SYS", "PSB": "PIX"}
 _CELL = re.compile(r"NV(\d{1,3})")
+_NUMBERS = re.compile(r"[0-9]{1,5}(-[0-9]{1,5})?(,[0-9]{1,5}(-[0-9]{1,5})?)*")
 
 
 def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
@@ -40,6 +42,7 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
         _unanswered(answer, errors)
     else:
         errors.unanswered(answer)  # where it was cut off
+        _name_odd_cells(matrix, errors)
     facts = summarise_topology(matrix, names)
     if facts["unknown_pairs"]:
         errors.add(" ".join(MATRIX), "is cut off or damaged: %d pairs cannot be read" % len(facts["unknown_pairs"]))
@@ -135,8 +138,8 @@ def summarise_topology(matrix: Matrix | None, names: dict[int, str]) -> dict[str
                 continue
             cell = str(seen.pop())
             links = _CELL.fullmatch(cell)
-            none = 0 if matrix.shows_nvlink else None
-            pairs.append({**where, "class": "NV" if links else cell, "nvlinks": int(links.group(1)) if links else none})
+            count = values.whole_number(links.group(1)) if links else 0 if matrix.shows_nvlink else None
+            pairs.append({**where, "class": "NV" if links else cell, "nvlinks": count})
     affinity = {_name("GPU%d" % index, names): _affinity(matrix, index) for index in indices}
     ranks = {name: rank for rank, name in enumerate(CLASSES)}
     nodes = [facts["numa_node"] for facts in affinity.values()]
@@ -183,8 +186,8 @@ _KEYS = (
 
 
 def _name(label: str, names: dict[int, str]) -> str:
-    index = label[3:]
-    return names.get(int(index), label) if label.startswith("GPU") and re.fullmatch(r"[0-9]{1,4}", index) else label
+    index = values.whole_number(label[3:]) if label.startswith("GPU") else None
+    return label if index is None else names.get(index, label)
 
 
 def _cells(matrix: Matrix, label: str) -> dict[str, str]:
@@ -210,10 +213,18 @@ def _affinity(matrix: Matrix, index: int) -> dict[str, Any]:
     own = next((cell for cell in reversed(rest[2:]) if cell), "")
     return {
         "index": index,
-        "cpu_affinity": cpus if re.fullmatch(r"\d{1,5}(-\d{1,5})?(,\d{1,5}(-\d{1,5})?)*", cpus) else None,
+        "cpu_affinity": cpus if _NUMBERS.fullmatch(cpus) else None,
         "numa_node": _node(numa),
         "gpu_numa_node": _node(own),
     }
+
+
+def _name_odd_cells(matrix: Matrix, errors: Errors) -> None:
+    """Cells behind those of the pairs that are neither numbers, nor ranges of them, nor empty."""
+    for index in matrix.gpus if matrix.headings else ():
+        for cell in matrix.rows.get("GPU%d" % index, [])[len(matrix.columns) :]:
+            if cell and not smi_values.is_not_applicable(cell) and not _NUMBERS.fullmatch(cell):
+                errors.odd(" ".join(MATRIX), "GPU%d has an affinity that is no number" % index, cell)
 
 
 def _node(cell: str) -> int | str | None:

@@ -7,7 +7,7 @@ from fnmatch import fnmatch
 from typing import Any
 
 # Inst nvidia-smi [580.65.06-1] (580.95.05-1 NVIDIA:stable [amd64]) [] / Remv libcuda1 [580.65.06-1]
-_STEP = re.compile(r"^(Inst|Remv|Purg) (\S+)(?: \[([^\]]*)\])?(?: \((\S+) ?([^)]*)\))?")
+_STEP = re.compile(r"^(Inst|Remv|Purg) (\S+)(?: \[([^\]]*)\])?(?: \((\S+)(?: ([^)]*))?\))?")
 _NEED = re.compile(r"Need to get ([\d.,]+) ?([kMG]?B)(?:/([\d.,]+) ?([kMG]?B))? of archives")
 _AFTER = re.compile(
     r"After this operation, ([\d.,]+) ?([kMG]?B) (of additional disk space will be used|disk space will be freed)"

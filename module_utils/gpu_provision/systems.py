@@ -71,7 +71,7 @@ def choose_headers(own: dict[str, Any], packages: dict[str, dict[str, Any]]) -> 
     kernel = own["kernel"]
     coming = []
     for name in sorted(packages):
-        if re.fullmatch(r"linux-image-(?!.*\d+\.\d+\.\d+).*", name) and not name.endswith(("-dbg", "-dbgsym")):
+        if re.fullmatch(r"linux-image-(?!.*\d\.\d+\.\d).*", name) and not name.endswith(("-dbg", "-dbgsym")):
             coming.append(name.replace("linux-image-", "linux-headers-", 1))
         elif name == "proxmox-default-kernel":
             coming.append("proxmox-default-headers")

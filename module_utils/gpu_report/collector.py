@@ -88,14 +88,16 @@ class Collector:
 
     def report(self, run: dict[str, Any]) -> dict[str, Any]:
         """The report. `run` says when, with what and how it was asked for, and whether it is `complete`."""
-        cut = run.get("complete") is False or any(record["ended"] for record in self.hosts.values())
-        hosts = {name: _describe(self.hosts[name], cut) for name in sorted(self.hosts, key=natural_key)}
+        interrupted = run.get("complete") is False
+        cut = interrupted or any(record["ended"] for record in self.hosts.values())
+        without = "the run was interrupted before its checks" if interrupted else "no check ran on this host"
+        hosts = {name: _describe(self.hosts[name], cut, without) for name in sorted(self.hosts, key=natural_key)}
         states = [host["state"] for host in hosts.values()]
         counted = [result["status"] for host in hosts.values() for result in host["results"]]
         return {
             "schema": SCHEMA,
             "run": run,
-            "ready": bool(states) and all(state == READY for state in states) and run.get("complete") is not False,
+            "ready": bool(states) and all(state == READY for state in states) and not interrupted,
             "totals": {
                 "hosts": {
                     "total": len(states),
@@ -114,14 +116,15 @@ class Collector:
         }
 
 
-def _describe(record: dict[str, Any], cut: bool) -> dict[str, Any]:
-    """What the report says of one host. `cut`: the run did not come to its end, on this host or on another."""
+def _describe(record: dict[str, Any], cut: bool, without: str) -> dict[str, Any]:
+    """What the report says of one host. `cut`: the run did not come to its end, on this host or on another; `without`:
+    why there is no result where nothing else is known."""
     looks = record["looks"]
     bad = [look for look in looks if not look["ready"]]
     state = NOT_VALIDATED if not looks else NOT_READY if bad else READY
     host = {
         "state": state,
-        "message": (bad or looks or [{"message": "no check ran on this host"}])[-1]["message"],
+        "message": (bad or looks or [{"message": without}])[-1]["message"],
         "unreachable": record["unreachable"],
         "problems": list(dict.fromkeys(problem for look in looks for problem in look["problems"])),
         "unproven": list(dict.fromkeys(text for look in looks for text in look["unproven"])),

@@ -22,6 +22,10 @@ def render_junit(report: dict[str, Any]) -> bytes:
     root = ET.Element("testsuites", name="gpu-host-validation")
     for name, host in report["hosts"].items():
         _suite(root, name, host, report["checks"], str(report["run"].get("started_at", "")))
+    if report["run"].get("complete") is False:
+        suite = ET.SubElement(root, "testsuite", name="run", tests="1", errors="1")
+        case = ET.SubElement(suite, "testcase", classname="run", name="complete")
+        ET.SubElement(case, "error", message="The run was interrupted: this is what was known by then.")
     for attribute in ("tests", "failures", "errors", "skipped"):
         root.set(attribute, str(sum(int(suite.get(attribute, "0")) for suite in root)))
     ET.indent(root)

@@ -108,7 +108,11 @@ def _models(answer: Fetched, found: dict[str, Any], errors: Errors) -> None:
     else:
         first = models[0]
         found.update(model=first["id"], owned_by=first.get("owned_by"))
-        found.update(context_length=_integer(first.get("max_model_len")), created=_integer(first.get("created")))
+        created = errors.read_decimal(answer.name, "created", first.get("created"))  # transformers gives fractions
+        found.update(
+            context_length=errors.read_whole(answer.name, "max_model_len", first.get("max_model_len")),
+            created=None if created is None else round(created),
+        )
 
 
 def _information(
@@ -186,7 +190,7 @@ def decode_answer(answer: Fetched, errors: Errors) -> Any:
     try:
         content = values.json_value(answer.data.decode("utf-8"))
     except (ValueError, RecursionError):
-        shown = " ".join(re.sub(r"<[^>]*>", " ", answer.text[:2000]).split())[:120]
+        shown = " ".join(re.sub(r"<[^<>]*>", " ", answer.text[:2000]).split())[:120]
         errors.add(answer.name, "answers %s with what is not JSON: %s" % (answer.code, shown or "nothing"))
         return None
     if answer.code != 200:
@@ -298,10 +302,9 @@ def read_stream(answer: Fetched) -> dict[str, Any]:
     for event in _events(answer.text):
         if isinstance(event.get("error"), (dict, str)):
             result["problem"] = json.dumps(event["error"])[:200]
-        for choice in event.get("choices") or ():
-            if isinstance(choice, dict):
-                _take_choice(choice, result, logprobs)
-                ended = ended or bool(choice.get("finish_reason"))
+        for choice in map(values.parse_mapping, values.parse_sequence(event.get("choices"))):
+            _take_choice(choice, result, logprobs)
+            ended = ended or bool(choice.get("finish_reason"))
     if logprobs:
         result["finite"] = all(isinstance(value, (int, float)) and math.isfinite(value) for value in logprobs)
     took = answer.seconds - (answer.first_byte_s or 0.0)
@@ -320,7 +323,7 @@ def _events(text: str) -> list[dict[str, Any]]:
     for piece in pieces:
         try:
             value = values.json_value(piece)
-        except (ValueError, RecursionError):
+        except ValueError:
             continue
         if isinstance(value, dict):
             found.append(value)
@@ -353,7 +356,3 @@ def _insane(text: str) -> str | None:
         return "it holds bytes that are no text"
     letters = sum(character.isalnum() for character in text)
     return "it holds no letters" if letters == 0 else None
-
-
-def _integer(value: Any) -> int | None:
-    return values.whole_number(value) if isinstance(value, int) else None

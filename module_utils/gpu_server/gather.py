@@ -119,7 +119,7 @@ def _gather(evidence: Evidence, params: dict[str, Any], errors: Errors) -> dict[
     _read_api(evidence, params, facts, engine, errors)
     _name_first_phase(facts)
     _judge_busy(facts)
-    _state(facts, float(params.get("patience_scale") or 1.0))
+    _state(facts, values.decimal_number(params.get("patience_scale")) or 1.0)
     units_known = facts["units_found"] == [] or facts["unit"] is not None
     if facts["state"] in ("absent", "stopped") and (unread or not units_known):
         facts["state"] = None
@@ -138,10 +138,10 @@ def _gather(evidence: Evidence, params: dict[str, Any], errors: Errors) -> dict[
     asked = facts["generation"]
     if asked["ran"] and not (asked["answered"] and asked["sane"] and asked["finite"] is not False):
         _read_log(evidence, params, facts, engine, errors)  # what went wrong just now stands there
-        _state(facts, float(params.get("patience_scale") or 1.0))
+        _state(facts, values.decimal_number(params.get("patience_scale")) or 1.0)
     elif asked["ran"] and facts["state"] == "unhealthy":
         facts["log"]["requests"]["answered_now"] = True
-        _state(facts, float(params.get("patience_scale") or 1.0))
+        _state(facts, values.decimal_number(params.get("patience_scale")) or 1.0)
     _host_side(evidence, params, facts, errors)
     _name_unknown(facts, unread)
     evidence.abandon()
@@ -207,6 +207,9 @@ def _process_facts(
     evidence: Evidence, params: dict[str, Any], table: dict[int, processes.Process], errors: Errors
 ) -> dict[str, Any]:
     found, silent = processes.find_servers(evidence, table, errors)
+    if params.get("outside_containers"):
+        found = [one for one in found if not processes.is_in_container(evidence, one[0].pid)]
+        silent = [one for one in silent if not processes.is_in_container(evidence, one.pid)]
     chosen = _choose(evidence, found, params)
     facts: dict[str, Any] = {
         "engine": None,
@@ -238,7 +241,7 @@ def _process_facts(
         facts["engine"] = engine.name
         facts["environment"] = processes.read_environment(evidence, top.pid, errors)
         facts["locks"] = installed.find_locks(evidence, (facts["environment"] or {}).get("HOME"))
-        status = processes.read_status(evidence, top.pid)
+        status = processes.read_status(evidence, top.pid, errors)
         limits = processes.read_limits(evidence, top.pid, errors)
         facts["process"] = {
             "pid": top.pid,
@@ -255,6 +258,9 @@ def _process_facts(
             **limits,
         }
         facts["ranks_expected"] = engines.find_tensor_parallel(engine, live)
+        if facts["ranks_expected"] is None:
+            given = [live[name] for name in engine.tensor_parallel if name in live]
+            errors.odd("the command line of the server", "the number of tensor-parallel ranks is no number", given)
         facts["ranks"], facts["titles_unread"] = _ranks(evidence, engine, below, errors)
         facts["compilers"] = [
             {"pid": process.pid, "name": process.name, "cpu_s": process.cpu_s}
@@ -315,7 +321,7 @@ def _ranks(
         title = " ".join(words or ()) or process.name
         rank = processes.find_rank(engine, title)
         if rank is not None:
-            found.append({"rank": rank, **processes.describe_process(evidence, process), "gpu": None})
+            found.append({"rank": rank, **processes.describe_process(evidence, process, errors), "gpu": None})
     return sorted(found, key=lambda one: one["rank"]), unread
 
 
@@ -334,9 +340,10 @@ def _read_log(
     if not path and process and not (facts["unit"] and facts["unit"]["output"] and ":" in facts["unit"]["output"]):
         path, known = processes.find_output(evidence, process["pid"], errors)
     source = log_source.read_log_source(evidence, facts["unit"], path, engine, errors)
-    zone = re.match(r"([+-])(\d\d)(\d\d)", evidence.run(ZONE_COMMAND, 5).text)
-    offset = (int(zone[2]) * 3600 + int(zone[3]) * 60) * (-1 if zone[1] == "-" else 1) if zone else 0
-    since = _started_at(evidence, facts) if zone else None
+    zone = re.match(r"([+-])([0-9]{2})([0-9]{2})", evidence.run(ZONE_COMMAND, 5).text)
+    hours, minutes = [values.number_in_name(part) for part in zone.groups()[1:]] if zone else (0, 0)
+    offset = (hours * 3600 + minutes * 60) * (-1 if zone and zone[1] == "-" else 1)
+    since = _started_at(evidence, facts, errors) if zone else None
     log = log_reader.read_log(source["text"] or "", evidence.now(), offset, engine, since)
     written = log["last_line_at"] if log["ends_with_request"] or source["modified"] is None else source["modified"]
     log.update(
@@ -357,12 +364,12 @@ def _is_available(source: dict[str, Any], known: bool) -> bool | None:
     return None if source["cut"] else True
 
 
-def _started_at(evidence: Evidence, facts: dict[str, Any]) -> float | None:
+def _started_at(evidence: Evidence, facts: dict[str, Any], errors: Errors) -> float | None:
     """When the process started, or the unit's last one that has ended; what an older one wrote is of no interest."""
     if facts["process"]:
         started: float | None = facts["process"]["started_at"]
         return started
-    after, boot = (facts["unit"] or {}).get("started_after_boot_s"), processes.read_boot_time(evidence)
+    after, boot = (facts["unit"] or {}).get("started_after_boot_s"), processes.read_boot_time(evidence, errors)
     return boot + after if after and boot is not None else None
 
 
@@ -378,6 +385,8 @@ def _read_api(
 ) -> None:
     live = (facts["process"] or {}).get("settings") or {}
     port = params.get("port") or (_port_of(engine, live) if engine and facts["process"] else None)
+    if port is None and "port" in live:
+        errors.odd("the command line of the server", "--port is no port", live["port"])
     facts["port"] = ports.read_port(evidence, port)
     address = _address_to_ask(live.get("host"))
     if port is None:
@@ -483,6 +492,9 @@ def _named_state(facts: dict[str, Any], scale: float) -> tuple[str | None, str]:
             if fault and fault["phase"] == "serving" and _not_served_since(log)
             else ("ready", "/health answers 200")
         )
+    if log["ready"] and not fault and not health:
+        why = "its /health was not captured" if facts["api"]["base"] else "the port on which it listens is not known"
+        return None, "it was ready, and whether it answers now is not known: %s" % why
     if log["ready"] and (health.get("answered") or not health.get("code")):
         now = "answers %s" % health["code"] if health.get("code") else "does not answer: %s" % health.get("problem")
         if log["stopping"]:
@@ -543,6 +555,8 @@ def _whether_to_ask(params: dict[str, Any], facts: dict[str, Any]) -> tuple[bool
         return False, "/health does not answer"
     if wanted == "idle" and facts["busy"]:
         return False, "the server works on requests: %s" % facts["busy_because"]
+    if facts["api"]["base"] is None:
+        return None, "the port on which it listens is not known"
     if facts["api"]["needs_key"]:
         return None, "it wants an API key, give it as api_key (host_validation_server_api_key)"
     if wanted == "idle" and facts["busy"] is None:

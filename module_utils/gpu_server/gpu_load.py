@@ -11,6 +11,7 @@ from typing import Any
 from ..gpu_host.evidence import values
 from ..gpu_host.evidence.errors import Errors
 from ..gpu_host.evidence.interface import ABSENT, Evidence
+from ..gpu_host.smi.smi_values import is_error, is_not_applicable, parse_address
 
 GPUS_COMMAND = (
     "nvidia-smi",
@@ -25,6 +26,14 @@ OUTLIER_MIB, OUTLIER_SHARE = 1024, 0.02
 # The share of its limit that a GPU draws at most while it spins in a kernel that computes nothing (85 to 140 of 600 W
 # were seen).
 SPIN_POWER_SHARE = 0.35
+_NUMBERS = (
+    "index",
+    "memory_used_mib",
+    "memory_total_mib",
+    "utilization_percent",
+    "power_draw_w",
+    "power_limit_w",
+)
 
 
 def read_gpu_load(evidence: Evidence, errors: Errors, pids: set[int]) -> dict[str, Any]:
@@ -47,13 +56,9 @@ def read_gpu_load(evidence: Evidence, errors: Errors, pids: set[int]) -> dict[st
         return result
     gpus: dict[str, dict[str, Any]] = {}
     for row in rows:
-        gpus[address_of(row[0])] = {
-            "index": _number(row[1]),
-            "memory_used_mib": _number(row[2]),
-            "memory_total_mib": _number(row[3]),
-            "utilization_percent": _number(row[4]),
-            "power_draw_w": _number(row[5]),
-            "power_limit_w": _number(row[6]),
+        numbers = {name: _number(name, text, errors) for name, text in zip(_NUMBERS, row[1:7])}
+        gpus[_address(row[0], GPUS_COMMAND, errors)] = {
+            **numbers,
             "performance_state": row[7] or None,
             "pids": [],
             "others": None,
@@ -62,12 +67,12 @@ def read_gpu_load(evidence: Evidence, errors: Errors, pids: set[int]) -> dict[st
     for gpu in gpus.values() if processes is not None else ():
         gpu["others"] = []
     for row in processes or []:
-        gpu = gpus.get(address_of(row[1]))  # type: ignore[assignment]
-        pid = values.whole_number(row[0])
+        gpu = gpus.get(_address(row[1], APPS_COMMAND, errors))  # type: ignore[assignment]
+        pid = errors.read_whole(" ".join(APPS_COMMAND), "the number of a process", row[0])
         if gpu and pid in pids:
             gpu["pids"].append(pid)
         elif gpu:
-            gpu["others"].append({"pid": pid, "memory_mib": _number(row[2])})
+            gpu["others"].append({"pid": pid, "memory_mib": _number("memory of a process", row[2], errors)})
     result["shared"] = _find_shared(gpus)
     result.update(gpus=gpus, unread=False)
     _summary(result, [gpu for gpu in gpus.values() if gpu["pids"]] or list(gpus.values()))
@@ -112,16 +117,16 @@ def _rows(evidence: Evidence, command: tuple[str, ...], columns: int, errors: Er
     return [row for row in rows if len(row) == columns]
 
 
-def _number(text: str) -> float | int | None:
+def _number(name: str, text: str, errors: Errors) -> float | int | None:
     whole = values.whole_number(text)
-    return whole if whole is not None else values.decimal_number(text)
+    if whole is not None or is_not_applicable(text) or is_error(text):
+        return whole
+    return errors.read_decimal(" ".join(GPUS_COMMAND), name, text)
 
 
-def address_of(text: str) -> str:
+def _address(text: str, command: tuple[str, ...], errors: Errors) -> str:
     """00000000:01:00.0 of nvidia-smi as the kernel writes it, 0000:01:00.0."""
-    domain, colon, rest = text.strip().lower().partition(":")
-    return (
-        "%04x:%s" % (int(domain, 16), rest)
-        if colon and domain and all(c in "0123456789abcdef" for c in domain)
-        else text.strip().lower()
-    )
+    address = parse_address(text)
+    if address is None:
+        errors.odd(" ".join(command), "is no PCI address", text)
+    return address or text.strip().lower()

@@ -5,11 +5,11 @@ And its caches.
 
 from __future__ import annotations
 
-import json
 import posixpath
 import re
 from typing import Any
 
+from ..gpu_host.evidence import values
 from ..gpu_host.evidence.errors import Errors
 from ..gpu_host.evidence.interface import ABSENT, Evidence
 from . import launch
@@ -89,9 +89,9 @@ def find_locks(evidence: Evidence, home: str | None) -> list[dict[str, Any]] | N
         return None
     rows = (line.split(" ", 1) for line in outcome.text.splitlines())
     return [
-        {"path": row[1], "modified": float(row[0])}
+        {"path": row[1], "modified": values.decimal_number(row[0])}
         for row in rows
-        if len(row) == 2 and re.fullmatch(r"\d+(\.\d+)?", row[0])
+        if len(row) == 2 and values.decimal_number(row[0]) is not None
     ]
 
 
@@ -121,8 +121,8 @@ def _read_p2p_cache(evidence: Evidence, path: str, errors: Errors) -> dict[str, 
         errors.unanswered(answer)
         return {"denied_pairs": None, "allowed_pairs": None}
     try:
-        content = json.loads(answer.text)
-    except (ValueError, RecursionError):
+        content = values.json_value(answer.text)
+    except ValueError:
         content = None
     if not isinstance(content, dict):
         errors.add(path, "is not the JSON object that an engine writes")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import posixpath
 import re
 from typing import Any
 
+from ..gpu_host.evidence import values
 from ..gpu_host.evidence.interface import Evidence
 from . import installed, launch
 from .engines import ENGINES
@@ -30,8 +30,8 @@ def read_model_type(evidence: Evidence, model: str, words: list[str], environmen
         reading = evidence.read(path, 4 << 20)
         if reading.ok:
             try:
-                content = json.loads(reading.text)
-            except (ValueError, RecursionError):
+                content = values.json_value(reading.text)
+            except ValueError:
                 continue
             if isinstance(content, dict) and isinstance(content.get("model_type"), str):
                 result.update(config=path, model_type=content["model_type"])

@@ -93,7 +93,7 @@ def _level(
     level = None
     if given is not None:
         if values.is_digits(given):
-            level = _OLD_LEVELS[min(int(given), len(_OLD_LEVELS) - 1)]
+            level = _OLD_LEVELS[min(values.number_in_name(given), len(_OLD_LEVELS) - 1)]
         elif given in LEVELS:
             level = given
         else:
@@ -133,7 +133,7 @@ def _paths(topology: dict[str, Any] | None) -> dict[str, str]:
     found = {}
     for first, row in ((topology or {}).get("links") or {}).items():
         for second, word in row.items():
-            path = _PATHS.get(re.sub(r"\d+$", "", str(word)))
+            path = _PATHS.get(re.sub(r"(?<!\d)\d+$", "", str(word)))
             if first < second and path:
                 found["%s-%s" % (first, second)] = path
     return found

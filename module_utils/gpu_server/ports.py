@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
+from ..gpu_host.evidence import values
 from ..gpu_host.evidence.interface import Evidence
 
 _LISTEN, _TIME_WAIT = "0A", "06"
@@ -39,6 +39,7 @@ def _sockets(text: str) -> list[tuple[str, int, str]]:
         fields = line.split()
         if len(fields) > 3:
             address, _colon, number = fields[1].partition(":")
-            if re.fullmatch(r"[0-9A-F]{4}", number):
-                found.append((address, int(number, 16), fields[3]))
+            port = values.hexadecimal_number(number) if len(number) == 4 else None
+            if port is not None:
+                found.append((address, port, fields[3]))
     return found

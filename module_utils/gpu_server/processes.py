@@ -47,7 +47,7 @@ def read_processes(evidence: Evidence, errors: Errors) -> Table | None:
     if not listing.ok:
         errors.unanswered(listing)
         return None
-    boot = read_boot_time(evidence)
+    boot = read_boot_time(evidence, errors)
     found = Table()
     for pid in filter(None, (values.whole_number(name) for name in listing.entries if values.is_digits(name))):
         reading = evidence.read("/proc/%d/stat" % pid, 4096)
@@ -62,10 +62,10 @@ def read_processes(evidence: Evidence, errors: Errors) -> Table | None:
     return found
 
 
-def read_boot_time(evidence: Evidence) -> float | None:
+def read_boot_time(evidence: Evidence, errors: Errors) -> float | None:
     """Seconds since the epoch; None where /proc/stat does not say."""
-    match = re.search(r"^btime ([0-9]{1,12})$", evidence.read("/proc/stat").text, re.MULTILINE)
-    return float(match[1]) if match else None
+    match = re.search(r"^btime (.+)$", evidence.read("/proc/stat").text, re.MULTILINE)
+    return errors.read_decimal("/proc/stat", "btime", match[1]) if match else None
 
 
 def _process(pid: int, stat: str, boot: float | None, errors: Errors) -> Process | None:
@@ -157,17 +157,17 @@ def find_descendants(root: int, processes: dict[int, Process]) -> list[Process]:
 def find_rank(engine: Engine, title: str) -> int | None:
     """The rank that a process has by its title: 0 where the title names none, as that of the only one."""
     match = engine.rank.search(title)
-    return int(next((group for group in match.groups() if group is not None), 0)) if match else None
+    return values.whole_number(next((group for group in match.groups() if group is not None), 0)) if match else None
 
 
-def describe_process(evidence: Evidence, process: Process) -> dict[str, Any]:
+def describe_process(evidence: Evidence, process: Process, errors: Errors) -> dict[str, Any]:
     """``{pid, name, state, cpu_s, threads, wait_channel, read_bytes}`` of one worker.
 
     None for what only root may read.
     """
     channel = evidence.read("/proc/%d/wchan" % process.pid, 4096)
     counters = evidence.read("/proc/%d/io" % process.pid, 4096)
-    match = re.search(r"^read_bytes: (\d+)", counters.text, re.MULTILINE)
+    match = re.search(r"^read_bytes: (\S+)", counters.text, re.MULTILINE)
     return {
         "pid": process.pid,
         "name": process.name,
@@ -175,7 +175,7 @@ def describe_process(evidence: Evidence, process: Process) -> dict[str, Any]:
         "cpu_s": None if process.cpu_s is None else round(process.cpu_s, 2),
         "threads": process.threads,
         "wait_channel": channel.text.strip().strip("0") or None if channel.ok else None,
-        "read_bytes": values.whole_number(match[1]) if match else None,
+        "read_bytes": errors.read_whole(counters.path, "read_bytes", match[1]) if match else None,
     }
 
 
@@ -197,25 +197,28 @@ def read_limits(evidence: Evidence, pid: int, errors: Errors) -> dict[str, Any]:
     reading = evidence.read("/proc/%d/limits" % pid, 16384)
     errors.unanswered(reading)
     text = reading.text if reading.ok else ""
-    return {"memlock_kib": _limit(text, "Max locked memory", 1024), "open_files": _limit(text, "Max open files", 1)}
-
-
-def _limit(text: str, name: str, unit: int) -> int | str | None:
-    match = re.search(r"^%s\s+(\S+)" % name, text, re.MULTILINE)
-    if not match:
-        return None
-    number = values.whole_number(match[1])
-    return match[1] if match[1] == "unlimited" else None if number is None else number // unit
-
-
-def read_status(evidence: Evidence, pid: int) -> dict[str, Any]:
-    """``{uid, rss_mib}`` from /proc/PID/status."""
-    text = evidence.read("/proc/%d/status" % pid, 16384).text
-    uid = re.search(r"^Uid:\s+(\d+)", text, re.MULTILINE)
-    rss = re.search(r"^VmRSS:\s+(\d+) kB", text, re.MULTILINE)
-    resident = values.whole_number(rss[1]) if rss else None
     return {
-        "uid": values.whole_number(uid[1]) if uid else None,
+        "memlock_kib": _limit(reading.path, text, "Max locked memory", 1024, errors),
+        "open_files": _limit(reading.path, text, "Max open files", 1, errors),
+    }
+
+
+def _limit(path: str, text: str, name: str, unit: int, errors: Errors) -> int | str | None:
+    match = re.search(r"^%s\s+(\S+)" % name, text, re.MULTILINE)
+    if not match or match[1] == "unlimited":
+        return match and match[1]
+    number = errors.read_whole(path, name, match[1])
+    return None if number is None else number // unit
+
+
+def read_status(evidence: Evidence, pid: int, errors: Errors) -> dict[str, Any]:
+    """``{uid, rss_mib}`` from /proc/PID/status."""
+    status = evidence.read("/proc/%d/status" % pid, 16384)
+    uid = re.search(r"^Uid:\s+(\S+)", status.text, re.MULTILINE)
+    rss = re.search(r"^VmRSS:\s+(\S+) kB", status.text, re.MULTILINE)
+    resident = errors.read_whole(status.path, "VmRSS", rss[1]) if rss else None
+    return {
+        "uid": errors.read_whole(status.path, "Uid", uid[1]) if uid else None,
         "rss_mib": None if resident is None else resident // 1024,
     }
 
@@ -225,6 +228,12 @@ def find_unit(evidence: Evidence, pid: int) -> str | None:
     text = evidence.read("/proc/%d/cgroup" % pid, 16384).text
     parts = [part for line in text.splitlines() for part in line.rpartition(":")[2].split("/")]
     return next((part for part in reversed(parts) if part.endswith(".service") and not part.startswith("user@")), None)
+
+
+def is_in_container(evidence: Evidence, pid: int) -> bool:
+    """Whether the process is one of an LXC container: Proxmox VE names its cgroup /lxc/CTID, LXC itself
+    /lxc.payload.NAME."""
+    return re.search(r"[:/]lxc(?:\.payload)?[./]", evidence.read("/proc/%d/cgroup" % pid, 16384).text) is not None
 
 
 def find_output(evidence: Evidence, pid: int, errors: Errors) -> tuple[str | None, bool]:

@@ -101,7 +101,7 @@ def _output(evidence: Evidence, values: dict[str, str]) -> str | None:
     for path in [values.get("FragmentPath", ""), *values.get("DropInPaths", "").split()]:
         text = evidence.read(path, 1 << 20).text if path else ""
         for match in re.finditer(
-            r"^Standard(?:Output|Error)=((?:append|file|truncate):/\S.*?)\s*$", text, re.MULTILINE
+            r"^Standard(?:Output|Error)=((?:append|file|truncate):/\S(?:.*\S)?)[ \t]*$", text, re.MULTILINE
         ):
             found = match[1]
     return found

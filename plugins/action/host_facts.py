@@ -86,14 +86,15 @@ class ActionModule(Facts):  # type: ignore[misc]
                     {"when_busy": when_busy, "python": args["probe_python"], "environment": args["probe_environment"]},
                 )
             )
-        # A Proxmox host sees the servers of its containers, which are to be asked where they run.
-        of_containers = proxmox and args["server"] == "auto" and not (gpu_host.get("evidence") or {}).get("recorded")
         named = bool(args["server_unit"] or args["server_log"] or args["server_expected"])
-        seen = "no" if of_containers and not named else detection.sees_server(gpu_host, args["server"], named)
+        seen = detection.sees_server(gpu_host, args["server"], named)
         if seen != "no":
             names = ("unit", "log", "api_key", "generate", "expected")
             arguments = {name: args["server_" + name] for name in names}
-            arguments["only_if_found"] = True if seen == "if_found" else None
+            # A Proxmox host sees the servers of its containers, too, which are asked where they run.
+            own = proxmox and args["server"] == "auto" and not named
+            arguments["outside_containers"] = True if own else None
+            arguments["only_if_found"] = True if own or seen == "if_found" else None
             found.append(("inference_server_facts", arguments))
         return found
 

@@ -3,11 +3,14 @@ is said."""
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+
+from ansible.module_utils.gpu_host.evidence import bundle as bundles
 
 ROOT = Path(__file__).resolve().parents[2]
 HOSTS = ROOT / "tests" / "fixtures" / "hosts"
@@ -45,6 +48,17 @@ def test_machines_without_a_group_and_wrong_entries(play: Any) -> None:
     unproven = [text for host in hosts.values() for text in host["unproven"]]
     assert any("not proven: the probe did not run because the bundle holds no probe" in text for text in unproven)
     assert "reconstructed" in run.text
+
+
+def test_acs_is_left_alone_on_a_proxmox_host_in_no_group_whose_vms_have_gpus(play: Any, tmp_path: Path) -> None:
+    """Its cards have no driver until their VM starts, so only the configurations of its guests say whose they are."""
+    source = bundles.load_bundle(str(HOSTS / "pve-kvm.jsonl.gz"))
+    records = [json.dumps(record).replace("DRIVER=vfio-pci\\n", "") for record in source.records()]
+    manifest = json.dumps(source.manifest)
+    path = tmp_path / "pve.jsonl"
+    path.write_text("\n".join([manifest, *records]) + "\n")
+    run = play("pci_acs.yml", {"all": {"hosts": {"pve": {"gpu_host_bundle": str(path)}}}}, "--check")
+    assert run.rc != 0 and "its VMs have GPUs, and their isolation rests on ACS" in run.messages()["pve"]
 
 
 def test_an_unknown_tag_ends_the_run_and_is_named(play: Any) -> None:

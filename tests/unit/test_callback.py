@@ -6,6 +6,7 @@ import importlib.util
 import json
 import os
 import shutil
+import signal
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -242,6 +243,20 @@ def test_an_interrupted_run_reports_what_is_known(callback: Any, tmp_path: Path)
     report = json.loads((tmp_path / "reports/report.json").read_text())
     assert report["run"]["complete"] is False and report["ready"] is False
     assert {name: host["state"] for name, host in report["hosts"].items()} == {"gpu1": "ready", "gpu2": "not_validated"}
+
+
+def test_ctrl_c_waits_until_a_verdict_is_taken(callback: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    take, taken = callback._collector.results, []
+
+    def interrupted(host: str, result: Any) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        take(host, result)
+        taken.append(host)
+
+    monkeypatch.setattr(callback._collector, "results", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        callback.v2_runner_on_ok(outcome("gpu1", "run_checks", ready()))
+    assert taken == ["gpu1"] and callback._collector.judged("gpu1")
 
 
 def test_two_runs_at_a_time_write_apart_and_say_so(tmp_path: Path) -> None:

@@ -157,6 +157,18 @@ def test_a_process_whose_name_says_nothing_is_looked_up_on_the_host(monkeypatch:
     }
 
 
+def test_a_proxmox_host_is_asked_for_a_server_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its evidence decides, as elsewhere; the servers of its containers, whose processes it sees, are not its own."""
+    shown = {**on_gpu(process("sglang::scheduler")), "virtualization": {"hypervisor_is_proxmox": True}}
+    _result, asked = gather(monkeypatch, {**ALL, "gpu_facts": fact("gpu_host", shown)}, probe="false")
+    assert list(asked) == ["gpu_facts", "proxmox_facts", "inference_server_facts"]
+    server = asked["inference_server_facts"]
+    assert server["outside_containers"] is True and server["only_if_found"] is True
+    idle = {**on_gpu(), "virtualization": {"hypervisor_is_proxmox": True}}
+    _result, asked = gather(monkeypatch, {**ALL, "gpu_facts": fact("gpu_host", idle)}, probe="false")
+    assert list(asked) == ["gpu_facts", "proxmox_facts"]
+
+
 def test_a_host_whose_gpus_are_free_is_asked_nothing_more(monkeypatch: pytest.MonkeyPatch) -> None:
     answers = {**ALL, "gpu_facts": fact("gpu_host", on_gpu())}
     _result, asked = gather(monkeypatch, answers, probe="false")

@@ -30,14 +30,6 @@ except ImportError:  # Python 3.9 and 3.10
 SHORT, LONG = 400, 1_600
 GROWTH = 8.0  # four times the length: 4 is linear, 16 is the square
 SLOW_SECONDS = 0.03  # what takes less than this at the longer length harms nobody
-# Asked of one line or of one value only, whose length its reader bounds by hand or which is another program's own
-# output.
-# The list may only become shorter.
-OF_ONE_LINE = {
-    "log_text._PAIR",
-    "generators._BAR", "generators._BAR_LINE", "log_reader._PROGRESS", "apt_parsing._STEP",
-    "systems.py", "lspci.py", "units.py", "nccl.py", "api.py",
-}  # fmt: skip
 FUNCTIONS = {"compile", "search", "match", "fullmatch", "sub", "subn", "split", "findall", "finditer"}
 
 
@@ -229,18 +221,12 @@ def test_every_pattern_is_found() -> None:
 def test_time_grows_with_the_length_and_not_with_its_square(package: str) -> None:
     slow = {}
     for (text, flags), place in all_patterns().items():
-        if package not in place or place.partition(":")[0].rpartition("/")[2] in OF_ONE_LINE:
-            continue
-        if ".".join(place.split(".")[-2:]) in OF_ONE_LINE:
+        if package not in place:
             continue
         problem = grows_too_fast(re.compile(text, flags), is_anchored(place))
         if problem:
             slow[place] = "%r: %s" % (text, problem)
     assert slow == {}
-
-
-def test_the_patterns_of_what_leaves_a_host_are_no_exception() -> None:
-    assert not [name for name in OF_ONE_LINE if name.startswith(("secrets", "anonymise", "phrases"))]
 
 
 @pytest.mark.parametrize(

@@ -119,7 +119,7 @@ def test_an_io_bar_without_an_address_is_no_fault() -> None:
 def test_unreadable_bars_are_unknown(driver: str | None) -> None:
     facts, errors = gathered(two_direct(resource="junk\n", driver=driver))
     assert facts["unassigned_bars"] is None
-    assert "is not a list of resources" in {entry["problem"] for entry in errors}
+    assert "is not a list of resources: 'junk'" in {entry["problem"] for entry in errors}
 
 
 @pytest.mark.parametrize(("driver", "expected"), [("nvidia", []), ("vfio-pci", None), (None, None)])

@@ -156,6 +156,25 @@ def test_nothing_is_gathered_where_a_server_is_only_supposed() -> None:
     assert found is not None and found["engine"] == "transformers"
 
 
+@pytest.mark.parametrize(
+    ("cgroup", "own"),
+    [
+        ("0::/lxc/102/ns/system.slice/sglang.service\n", False),
+        ("0::/lxc.payload.web/ns/init.scope\n", False),
+        ("12:devices:/lxc/102\n1:name=systemd:/lxc/102\n", False),
+        ("0::/system.slice/sglang.service\n", True),
+        ("0::/user.slice/user-0.slice/lxcfs-test.scope\n", True),
+        ("", True),  # not known: it may be the host's own
+    ],
+)
+def test_a_server_in_a_container_is_not_the_proxmox_hosts_own(cgroup: str, own: bool) -> None:
+    host = Host().directory("/proc", {"7": {"kind": "dir"}}).file("/proc/7/cgroup", cgroup)
+    host.file("/proc/7/cmdline", COMMANDS["transformers"].replace(" ", "\0"))
+    host.file("/proc/7/stat", "7 (python3) S 1 7 7 0 -1 4194560 0 0 0 0 100 10 0 0 20 0 9 0 100 1 1 1")
+    found = gather.gather(host, {"only_if_found": True, "outside_containers": True}, Errors("server"))
+    assert (found is not None) == own
+
+
 def test_a_live_transformers_server_is_found_behind_the_name_python(tmp_path: Path) -> None:
     """A real process, its own /proc: nvidia-smi would show it as python3, so the host is asked, and says what it is."""
     program = tmp_path / "bin" / "transformers"

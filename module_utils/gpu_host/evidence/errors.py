@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Callable, TypeVar
 
 from . import values
 from .interface import ABSENT, DENIED, HUNG, NOT_CAPTURED, OK, TIMEOUT, Listing, Outcome, Reading
+
+_Number = TypeVar("_Number", int, float)
 
 
 class Errors:
@@ -51,6 +53,20 @@ class Errors:
     def odd(self, source: str, what: str, value: Any) -> None:
         """Record that a value is not of the form that it should have, and name it."""
         self.add(source, "%s: %s" % (what, values.format_value(value)))
+
+    def read_whole(self, source: str, what: str, text: Any) -> int | None:
+        """The whole number that `text` is; where it is none, None, and an entry that names it (none for None)."""
+        return self._read(values.whole_number, source, what, text)
+
+    def read_decimal(self, source: str, what: str, text: Any) -> float | None:
+        """As read_whole; the finite number that `text` is."""
+        return self._read(values.decimal_number, source, what, text)
+
+    def _read(self, parse: Callable[[Any], _Number | None], source: str, what: str, text: Any) -> _Number | None:
+        number = None if text is None else parse(text)
+        if number is None and text is not None:
+            self.odd(source, "%s is no number" % what, text)
+        return number
 
 
 def _source(answer: Reading | Listing | Outcome) -> str:

@@ -50,6 +50,12 @@ def is_digits(text: Any) -> bool:
     return isinstance(text, str) and text[:1] not in ("+", "-") and _WHOLE.fullmatch(text) is not None
 
 
+def number_in_name(text: str) -> int:
+    """The number in a name such as ``hostpci3``, by which such names are sorted; one of too many digits comes last."""
+    number = whole_number(text)
+    return 10**18 if number is None else number
+
+
 def parse_mapping(value: Any) -> dict[str, Any]:
     """`value` if it is a mapping, else an empty one."""
     return value if isinstance(value, dict) else {}

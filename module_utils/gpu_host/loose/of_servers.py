@@ -6,6 +6,7 @@ import json
 import re
 from typing import Any
 
+from ..evidence import values
 from .piece import Piece, Recognised, read_record
 
 BASE = "http://127.0.0.1:8000"
@@ -51,8 +52,8 @@ def _document(text: str) -> Any:
     for candidate in (text, '{"internal_states": [{' + text) if text[:1] == '"' else (text,):
         if candidate[:1] == "{":
             try:
-                return json.loads(candidate)
-            except (ValueError, RecursionError):
+                return values.json_value(candidate)
+            except ValueError:
                 continue
     return None
 

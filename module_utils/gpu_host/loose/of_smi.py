@@ -24,6 +24,9 @@ NVLINK = ("nvidia-smi", "nvlink", "-s")
 CAPABILITIES = {"r": "read", "w": "write", "n": "nvlink", "a": "atomics", "p": "pcie"}
 _STATUSES = frozenset(("OK", "CNS", "GNS", "TNS", "DR", "NS", "U"))
 _PATHS = re.compile(r"NV\d{1,3}|PIX|PXB|PHB|NODE|SYS|SOC|PSB")
+# `nvidia-smi -q` from which somebody cut the first line.
+_HEADLESS_LOG = re.compile(r"^Attached GPUs {1,60}: \d{1,3}\s*^GPU [0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:", re.M)
+_LINKS = re.compile(r"^\s*Link \d{1,3}: (?:\d|<?inactive)|^\s*nvlink quer|nvlink information", re.M | re.I)
 # (what nvidia-smi says where it fails, its exit code where that is known)
 _FAILURES = (
     ("NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver", 9),
@@ -51,7 +54,7 @@ def _log(piece: Piece, text: str) -> Recognised | None:
     filtered = command_lines.is_filtered(piece.command)
     if "<nvidia_smi_log" in text and log_xml.parse_log_xml(piece.data) is not None:
         return Recognised("nvidia-smi -q -x", (run_record(XML, piece.data),), "gpus", filtered, len(piece.data))
-    if "NVSMI LOG" not in text:
+    if "NVSMI LOG" not in text and not _HEADLESS_LOG.search(text):
         return None
     if "Attached GPUs" not in text and "Attached Units" in text:
         return Recognised("nvidia-smi -q -u (units: nothing is read from it)")
@@ -92,7 +95,7 @@ def _failure(piece: Piece, text: str) -> Recognised | None:
 def _nvlink(piece: Piece, text: str) -> Recognised | None:
     if not re.search(r"^GPU \d{1,3}: ", text, re.M):
         return None
-    if re.search(r"^\s*Link \d{1,3}: (?:\d|<?inactive)", text, re.M | re.I) and nvlink.parse_nvlink(piece.data):
+    if _LINKS.search(text) and nvlink.parse_nvlink(piece.data):
         partial = command_lines.is_filtered(piece.command)
         return Recognised("nvidia-smi nvlink -s", (run_record(NVLINK, piece.data),), "topology", partial)
     if re.search(r"^GPU \d{1,3}: .{1,120}\(UUID: ", text, re.M) and "Link" not in text:

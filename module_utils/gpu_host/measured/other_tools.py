@@ -6,6 +6,7 @@ import json
 import re
 from typing import Any
 
+from ..evidence import values
 from .output import BANDWIDTH, BOTH_WAYS, COLLECTIVE, NETWORK, Figures, Output, parse_count, parse_figure
 
 _PERFTEST_ROW = re.compile(r"^\s{0,8}(\d{1,12})\s+\d{1,12}\s+([\d.]+)\s+([\d.]+)\s+[\d.]+", re.M)
@@ -127,7 +128,7 @@ def read_dcgm(text: str) -> Output:
     if start >= 0:
         try:
             content, _end = json.JSONDecoder().raw_decode(text[start:])
-        except (ValueError, RecursionError):
+        except ValueError:
             found.failed.append("dcgmi diag: its JSON cannot be read")
     tests = list(_tests(content, 0))
     for name, result in tests:
@@ -211,8 +212,8 @@ def _add_document(text: str, found: Output) -> None:
     if text.lstrip()[:1] != "{" or len(text) > 4_000_000:
         return
     try:
-        content = json.loads(text)
-    except (ValueError, RecursionError):
+        content = values.json_value(text)
+    except ValueError:
         return
     if not isinstance(content, dict):
         return

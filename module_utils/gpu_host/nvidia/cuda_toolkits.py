@@ -43,7 +43,7 @@ def gather(evidence: Evidence, errors: Errors, driver: str | None, minimum_toolk
         if not match or entry.kind != "dir":
             continue
         path = "/usr/local/" + name
-        version = _version(evidence, path) or match.group(1)
+        version = _version(evidence, path, errors) or match.group(1)
         toolkits.append(
             {
                 "path": path,
@@ -76,14 +76,19 @@ def gather(evidence: Evidence, errors: Errors, driver: str | None, minimum_toolk
     }
 
 
-def _version(evidence: Evidence, path: str) -> str | None:
+def _version(evidence: Evidence, path: str, errors: Errors) -> str | None:
     """The full version, 13.1.0, from version.json (since CUDA 11); None where that file is missing or broken."""
     try:
         document = values.parse_mapping(values.json_value(evidence.read(path + "/version.json").text))
     except ValueError:
         return None
     version = values.parse_mapping(document.get("cuda")).get("version")
-    return version[:20] if isinstance(version, str) else None
+    if version is not None and not (
+        isinstance(version, str) and re.fullmatch(r"[0-9]{1,4}(?:\.[0-9]{1,4}){1,3}", version)
+    ):
+        errors.odd(path + "/version.json", "it is no version of CUDA", version)
+        return None
+    return version
 
 
 def _compat_in_path(evidence: Evidence) -> bool | None:

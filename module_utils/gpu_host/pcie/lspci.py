@@ -125,13 +125,13 @@ def _identify(title: str) -> dict[str, Any]:
         return {"class": numeric.group(1) + "00", "vendor": numeric.group(2), "device": numeric.group(3), "name": None}
     words, _, product = title.partition(": ")
     numbered = re.search(r"\[([0-9a-f]{4})\]\s*$", words)
-    class_words = re.sub(r"\s*\[[0-9a-f]{4}\]\s*$", "", words)
+    class_words = re.sub(r"(?<!\s)\s*\[[0-9a-f]{4}\]\s*$", "", words)
     device_class = numbered.group(1) if numbered else pci_names.CLASS_WORDS.get(class_words)
     ids = re.search(r"\[([0-9a-f]{4}):([0-9a-f]{4})\]", product)
     vendor = ids.group(1) if ids else (pci_names.NVIDIA if product.startswith("NVIDIA Corporation") else None)
     # "NVIDIA Corporation Device 2bb5": lspci's list was older than the card.
     nameless = re.search(r"\bDevice ([0-9a-f]{4})\b", product)
-    marketing = re.search(r"\[([^\]:]+)\]", product)
+    marketing = re.search(r"\[([^\[\]:]+)\]", product)
     return {
         "class": device_class + "00" if device_class else None,
         "vendor": vendor,

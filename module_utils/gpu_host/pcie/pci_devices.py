@@ -72,8 +72,10 @@ def identify_device(evidence: Evidence, address: str, errors: Errors) -> dict[st
     for name, width in (("vendor", 4), ("device", 4), ("class", 6)):
         reading = evidence.read("%s/%s" % (base, name))
         number = values.hexadecimal_number(reading.text) if reading.ok else None
-        if number is None:
+        if not reading.ok:
             errors.unanswered(reading)
+        elif number is None:
+            errors.odd(reading.path, "it is no number in base 16", reading.text)
         else:
             device[name] = "%0*x" % (width, number)
     device["identified"] = device["vendor"] is not None and device["class"] is not None
@@ -126,18 +128,22 @@ def add_detail(evidence: Evidence, device: dict[str, Any], errors: Errors) -> No
     device["bars_unread"] = device["bars"] is None and resource.status != ABSENT
     node = evidence.read(base + "/numa_node")
     errors.unanswered(node)
-    number = _number(node)
+    number = _number(node, errors)
     # -1: the firmware names no node for this device.
     device["numa_stated"] = None if number is None else number >= 0
     device["numa_node"] = number if number is not None and number >= 0 else None
     device["link"] = _link(evidence, base, device["config"], errors)
 
 
+_RESOURCE = re.compile(r"0x[0-9a-fA-F]{1,16} 0x[0-9a-fA-F]{1,16} 0x[0-9a-fA-F]{1,16}")
+
+
 def _read_bars(reading: Reading, config: dict[str, Any] | None, errors: Errors) -> list[dict[str, Any]] | None:
     errors.unanswered(reading)
     bars = parse_resource(reading.text, config) if reading.ok else None
     if reading.ok and bars is None:
-        errors.add(reading.path, "is not a list of resources")
+        odd = next((row for row in reading.text.splitlines()[:6] if not _RESOURCE.fullmatch(row.strip())), reading.text)
+        errors.odd(reading.path, "is not a list of resources", odd)
     return bars
 
 
@@ -217,7 +223,7 @@ def _link(evidence: Evidence, base: str, config: dict[str, Any] | None, errors: 
     ):
         reading = evidence.read("%s/%s" % (base, source))
         errors.unanswered(reading, absent_is_fine=True)
-        link[name] = _speed(reading) if "speed" in name else _width(reading)
+        link[name] = _speed(reading, errors) if "speed" in name else _width(reading, errors)
         if name == "max_width":
             # A port whose capability names no width, as the downstream ports of QEMU's switch; a current width of 0 is
             # a link that is down.
@@ -229,18 +235,19 @@ def _link(evidence: Evidence, base: str, config: dict[str, Any] | None, errors: 
     return link
 
 
-def _speed(reading: Reading) -> float | None:
-    match = re.match(r"\s*([0-9.]+) GT/s", reading.text) if reading.ok else None
-    return values.decimal_number(match.group(1)) if match else None
+def _speed(reading: Reading, errors: Errors) -> float | None:
+    if not reading.ok or reading.text.strip().startswith("Unknown"):  # what the kernel prints for a link that is down
+        return None
+    return errors.read_decimal(reading.path, "the speed", reading.text.partition(" GT/s")[0])
 
 
-def _width(reading: Reading) -> int | None:
-    number = _number(reading)
+def _width(reading: Reading, errors: Errors) -> int | None:
+    number = _number(reading, errors)
     return None if number is None or number == UNKNOWN_WIDTH or number < 0 else number
 
 
-def _number(reading: Reading) -> int | None:
-    return values.whole_number(reading.text) if reading.ok else None
+def _number(reading: Reading, errors: Errors) -> int | None:
+    return errors.read_whole(reading.path, "it", reading.text) if reading.ok else None
 
 
 def _mib(size: int) -> float | int:

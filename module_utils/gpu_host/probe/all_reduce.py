@@ -6,7 +6,6 @@ A wrong value, a hang and a transport that NCCL did not take through P2P are all
 from __future__ import annotations
 
 import glob
-import json
 import os
 import re
 import shutil
@@ -18,6 +17,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from ..evidence import values
 from ..evidence.commands import KILL_GRACE_SECONDS, describe_stuck
 from .worker_run import PACKAGES, read_signature
 
@@ -255,7 +255,7 @@ def parse_transports(log: str, ranks: dict[int, str]) -> dict[str, list[str]]:
     """
     found: dict[str, set[str]] = {}
     for source, target, way in CHANNEL.findall(log):
-        name = "%s->%s" % (ranks.get(int(source), source), ranks.get(int(target), target))
+        name = "%s->%s" % tuple(ranks.get(values.number_in_name(rank), rank) for rank in (source, target))
         found.setdefault(name, set()).add(way.strip())
     return {name: sorted(ways) for name, ways in sorted(found.items())}
 
@@ -285,7 +285,7 @@ def _json_lines(path: str) -> list[dict[str, Any]]:
     messages = []
     for line in _text(path).splitlines():
         try:
-            message = json.loads(line)
+            message = values.json_value(line)
         except ValueError:
             continue  # what a library prints on standard output
         if isinstance(message, dict) and ("rank" in message or "size_bytes" in message):

@@ -81,10 +81,8 @@ def explain_code(code: int | None) -> list[str]:
 def normalise_address(text: str) -> str:
     """A PCI address in the kernel's form (`0000:01:00.0`) from nvidia-smi's (`00000000:01:00.0`)."""
     domain, _, rest = text.strip().lower().partition(":")
-    try:
-        return "%04x:%s" % (int(domain, 16), rest)
-    except ValueError:
-        return text.strip().lower()
+    number = values.hexadecimal_number(domain)
+    return text.strip().lower() if number is None else "%04x:%s" % (number, rest)
 
 
 def parse_number(text: Any) -> float | None:

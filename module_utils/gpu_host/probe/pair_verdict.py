@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..evidence import values
+
 # GB/s a lane and direction, line code taken off, by GT/s.
 PCIE_LANE_GB_S = {2.5: 0.25, 5.0: 0.5, 8.0: 0.985, 16.0: 1.969, 32.0: 3.938, 64.0: 7.563}
 # GB/s a link and direction by compute capability. Only for GPUs that show NV# in `nvidia-smi topo -m`.
@@ -56,11 +58,12 @@ def expect_bandwidth(
     the speed of one link as `nvidia-smi nvlink -s` gives it. In a guest the path does not show the sockets, so the
     lower share holds.
     """
-    if path and path.startswith("NV") and path[2:].isdigit():
+    links = values.whole_number(path[2:]) if path and path.startswith("NV") else None
+    if links is not None:
         rate = nvlink_gb_s or NVLINK_GB_S.get(str(ends[0].get("compute_capability")))
         if rate is None:
             return {"gb_s": None, "basis": "%s of unknown speed" % path, "most_gb_s": None}
-        full = int(path[2:]) * rate
+        full = links * rate
         basis = "%s, %.0f GB/s a direction" % (path, full)
         return {"gb_s": round(SHARE_NVLINK * full, 1), "basis": basis, "most_gb_s": None}
     slowest = _slower_link(ends)
@@ -199,7 +202,7 @@ def find_median(figures: dict[str, Any] | None, *names: str) -> float | None:
     for name in names:
         value = ((figures or {}).get(name) or {}).get("median")
         if value is not None:
-            return float(value)
+            return values.decimal_number(value)
     return None
 
 

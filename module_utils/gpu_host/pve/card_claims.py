@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..evidence import values
 from ..evidence.errors import Errors
 from ..evidence.interface import Evidence
 from ..pcie.pci_names import device_name
@@ -40,7 +41,7 @@ def list_gpus(evidence: Evidence, errors: Errors, devices: Table, guests: Table,
                     "shared": address in guest.get("shared_claims", ()),
                     "kept": address in guest.get("kept_claims", ()),
                 }
-                for vmid, guest in sorted(guests.items(), key=lambda item: int(item[0]))
+                for vmid, guest in sorted(guests.items(), key=lambda item: values.number_in_name(item[0]))
                 if address in (guest["claims"] or [])
             ],
             "vfio_at_boot": ids.get(identifier),

@@ -11,6 +11,7 @@ import re
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from ..evidence import values
 from . import container_access, ct_schema
 from .guest_config import GuestConfig, effective_settings, parse_number, parse_truth, pending_changes
 from .property_string import Refused, parse_property_string
@@ -99,7 +100,7 @@ def read_container(config: GuestConfig) -> dict[str, Any]:
 
 def _devices(settings: Mapping[str, str], raw: list[tuple[str, str]]) -> dict[str, Any]:
     entries = sorted(
-        (int(match.group(1)), value)
+        (values.number_in_name(match.group(1)), value)
         for match, value in ((_DEV.match(key), value) for key, value in settings.items())
         if match
     )
@@ -161,7 +162,7 @@ def add_mounted_directories(facts: dict[str, Any], host_nodes: Mapping[str, Any]
 
 def gpu_minors(nodes: Mapping[str, Any]) -> list[int]:
     """The minor numbers of the GPUs among `nodes`: 0 for /dev/nvidia0."""
-    return sorted(int(match.group(1)) for match in map(_GPU_NODE.match, nodes) if match)
+    return sorted(values.number_in_name(match.group(1)) for match in map(_GPU_NODE.match, nodes) if match)
 
 
 def missing_nodes(nodes: Mapping[str, Any]) -> list[str]:

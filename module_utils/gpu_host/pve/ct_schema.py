@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 
+from ..evidence import values
 from . import value_checks as checks
 from .property_string import Format, Property, Refused, parse_property_string
 from .vm_schema import check_by_rule
@@ -147,7 +148,7 @@ def find_rule(key: str) -> Format | Property | None:
     if match is None or match.group(1) not in _NUMBERED:
         return None
     count, found = _NUMBERED[match.group(1)]
-    return found if int(match.group(2)) < count else None
+    return found if values.number_in_name(match.group(2)) < count else None
 
 
 def check_value(key: str, value: str) -> str:

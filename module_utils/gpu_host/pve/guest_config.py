@@ -17,6 +17,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..evidence import values
 from . import ct_schema, vm_schema
 from .property_string import BLANK, Refused
 from .value_checks import split_list
@@ -327,7 +328,7 @@ def parse_truth(value: str | None, default: bool | None = None) -> bool | None:
 
 def parse_number(value: str | None) -> int | None:
     """A decimal number, else None."""
-    return int(value) if value is not None and re.fullmatch(r"[0-9]{1,15}", value.strip()) else None
+    return values.whole_number(value) if value is not None and re.fullmatch(r"[0-9]{1,15}", value.strip()) else None
 
 
 def pending_changes(section: Section | None) -> tuple[dict[str, str], list[str]]:

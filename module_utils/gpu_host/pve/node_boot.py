@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from ..evidence import values
 from ..evidence.errors import Errors
 from ..evidence.interface import ABSENT, Evidence
 
@@ -111,8 +112,8 @@ def find_boot_faults(
 
 def _needs_intel_option(kernel: str | None) -> bool:
     """Proxmox's kernels have Intel's IOMMU on by default since 6.8 (pve-docs, PCI passthrough)."""
-    match = re.match(r"(\d+)\.(\d+)", kernel or "")
-    return match is not None and (int(match.group(1)), int(match.group(2))) < (6, 8)
+    match = re.match(r"([0-9]{1,4})\.([0-9]{1,4})", kernel or "")
+    return match is not None and tuple(map(values.number_in_name, match.groups())) < (6, 8)
 
 
 def _loader(live: list[str] | None, managed: bool | None, evidence: Evidence, errors: Errors) -> str | None:

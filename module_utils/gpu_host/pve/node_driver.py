@@ -62,7 +62,8 @@ def read_driver(evidence: Evidence, errors: Errors) -> dict[str, Any]:
 def known_majors(text: str) -> list[int]:
     """Every major number that a character driver has, from /proc/devices."""
     lines = text.partition("Block devices:")[0].splitlines()
-    return sorted({int(line.split()[0]) for line in lines if re.match(r"\s*[0-9]{1,5}\s", line)})
+    numbers = [values.whole_number((line.split() or [""])[0]) for line in lines]
+    return sorted({number for number in numbers if number is not None})
 
 
 def character_majors(text: str) -> dict[str, int]:
@@ -70,9 +71,10 @@ def character_majors(text: str) -> dict[str, int]:
     result = {}
     for line in text.partition("Block devices:")[0].splitlines():
         words = line.split()
-        if len(words) == 2 and values.is_digits(words[0]) and words[1].startswith("nvidia"):
+        major = values.whole_number(words[0]) if len(words) == 2 else None
+        if major is not None and words[1].startswith("nvidia"):
             # Drivers before 470 register as nvidia-frontend.
-            result["nvidia" if words[1] == "nvidia-frontend" else words[1]] = int(words[0])
+            result["nvidia" if words[1] == "nvidia-frontend" else words[1]] = major
     return result
 
 
@@ -104,8 +106,9 @@ def _minors(evidence: Evidence) -> dict[str, int]:
     result = {}
     for address in sorted(evidence.list("/proc/driver/nvidia/gpus").entries):
         match = _MINOR.search(evidence.read("/proc/driver/nvidia/gpus/%s/information" % address).text)
-        if match:
-            result[address.lower()] = int(match.group(1))
+        minor = values.whole_number(match.group(1)) if match else None
+        if minor is not None:
+            result[address.lower()] = minor
     return result
 
 

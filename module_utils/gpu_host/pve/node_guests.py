@@ -5,9 +5,11 @@ Their configurations, resolved against the node's PCI devices, and what runs of 
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any
 
+from ..evidence import values
 from ..evidence.errors import Errors
 from ..evidence.interface import ABSENT, Evidence
 from ..pcie.pci_names import is_gpu
@@ -193,12 +195,14 @@ def _vm_state(evidence: Evidence, errors: Errors, vmid: str, facts: dict[str, An
         if pid_file.status == ABSENT:
             state.update(running=False, restart_pending=[])
         return state
-    pid = pid_file.text.strip()
-    process = evidence.read("/proc/%s/cmdline" % pid) if pid.isdigit() else None
-    if process is not None and not process.ok and process.status != ABSENT:
+    pid = errors.read_whole(pid_file.path, "it", pid_file.text)
+    if pid is None:
+        return state
+    process = evidence.read("/proc/%d/cmdline" % pid)
+    if not process.ok and process.status != ABSENT:
         errors.unanswered(process)
         return state
-    state["qemu"] = qemu_process.parse_process(process.data or b"", vmid) if process is not None else None
+    state["qemu"] = qemu_process.parse_process(process.data or b"", vmid)
     state["running"] = state["qemu"] is not None
     state["restart_pending"] = (
         qemu_process.find_differences(facts["next_start"], state["qemu"]) if state["qemu"] else []
@@ -282,7 +286,7 @@ def _window(gpus: list[str], devices: dict[str, dict[str, Any]] | None) -> int |
 
     None if a size is unknown.
     """
-    total = 0.0
+    total = 0
     for address in gpus:
         bars = (devices or {}).get(address, {}).get("bars")
         if bars is None:
@@ -291,7 +295,7 @@ def _window(gpus: list[str], devices: dict[str, dict[str, Any]] | None) -> int |
         if any(size is None for size in sizes):
             return None
         total += sum(sizes)
-    return int(total)
+    return math.ceil(total)
 
 
 def read_containers(evidence: Evidence, errors: Errors, driver: dict[str, Any]) -> dict[str, dict[str, Any]] | None:
@@ -342,9 +346,10 @@ def _container_state(evidence: Evidence, errors: Errors, ctid: str) -> dict[str,
         errors.unanswered(info)
         return {"running": None, "live_nodes": None}
     state = re.search(r"^State:\s*(\w+)", info.text, re.M)
-    pid = re.search(r"^PID:\s*(\d+)", info.text, re.M)
+    said = re.search(r"^PID:\s*(\S+)", info.text, re.M)
+    pid = errors.read_whole("lxc-info -n %s -s -p" % ctid, "PID", said.group(1)) if said else None
     running = None if state is None else state.group(1) == "RUNNING"
-    live = node_driver.read_nodes(evidence, "/proc/%s/root/dev" % pid.group(1), errors) if running and pid else None
+    live = node_driver.read_nodes(evidence, "/proc/%d/root/dev" % pid, errors) if running and pid else None
     return {"running": running, "live_nodes": live}
 
 
@@ -373,7 +378,7 @@ def _container_nodes(facts: dict[str, Any], driver: dict[str, Any]) -> dict[str,
         passed = [path for path, how in sorted(after["nodes"].items()) if how["by"] == "dev"]
         pending += ["%s: configured, not in the running container" % path for path in passed if path not in live]
     missing: list[str] | None = [path for path in container_config.missing_nodes(after["nodes"]) if path not in brought]
-    if brought and any(path.startswith("/dev/nvidia") and path[-1].isdigit() for path in brought):
+    if brought and any(path.startswith("/dev/nvidia") and values.is_digits(path[-1]) for path in brought):
         missing = [path for path in missing or [] if path != "/dev/nvidia0"]
     if missing and after["hooks"] and live is None:
         missing = None  # a hook may make them

@@ -8,9 +8,12 @@ can be found in its journal.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+
+from ..evidence import values
 
 # Perl's \s on the bytes of a file: str.isspace() and Python's \s know more characters.
 BLANK = "[\\t-\\r \\x85\\xa0]"
@@ -141,9 +144,12 @@ def check_value(prop: Property, value: str) -> None:
     if prop.max_length is not None and len(value) > prop.max_length:
         raise Refused("value may only be %d characters long" % prop.max_length)
     if _NUMBER.fullmatch(value):
-        if prop.maximum is not None and float(value) > prop.maximum:
+        number = values.decimal_number(value)
+        if number is None:  # more digits than any bound has
+            number = -math.inf if value.startswith("-") else math.inf
+        if prop.maximum is not None and number > prop.maximum:
             raise Refused("value must have a maximum value of %d" % prop.maximum)
-        if prop.minimum is not None and float(value) < prop.minimum:
+        if prop.minimum is not None and number < prop.minimum:
             raise Refused("value must have a minimum value of %d" % prop.minimum)
     if prop.enum is not None and value not in prop.enum:
         raise Refused("value '%s' does not have a value in the enumeration '%s'" % (value, ", ".join(prop.enum)))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import re
 from typing import Any
 
+from ..evidence import values
 from .guest_config import parse_properties
 from .vm_config import args_facts, chipset_of
 
@@ -36,7 +36,7 @@ def parse_process(cmdline: bytes, vmid: str) -> dict[str, Any] | None:
                 bus = device.get("bus", "")
                 devices[device["id"]] = {
                     "address": device.get("host"),
-                    "slot": int(match.group(1)),
+                    "slot": values.number_in_name(match.group(1)),
                     "bus": bus,
                     # On Q35 a PCI Express device sits on a root port (or on pcie.0); pci.N is a conventional bus.
                     "pcie": bus.startswith("ich9-pcie-port") or bus.startswith("pcie."),
@@ -58,7 +58,7 @@ def parse_process(cmdline: bytes, vmid: str) -> dict[str, Any] | None:
 def _device(value: str) -> dict[str, str]:
     if value.startswith("{"):
         try:
-            decoded = json.loads(value)
+            decoded = values.json_value(value)
         except ValueError:
             return {}
         return {key: str(item) for key, item in decoded.items()} if isinstance(decoded, dict) else {}

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..evidence import values
 from . import ct_schema, pci_mapping, vm_schema
 from .property_string import Refused, parse_property_string
 
@@ -88,7 +89,7 @@ def _machine(settings: Mapping[str, str]) -> None:
     if viommu == "intel":
         if "q35" not in options.get("type", ""):
             raise _Dies("machine", "to use Intel vIOMMU please set the machine type to q35", "machine")
-        if bits is not None and float(bits) not in (39.0, 48.0):
+        if bits is not None and values.decimal_number(bits) not in (39.0, 48.0):
             raise _Dies("machine", "Intel vIOMMU supports only 39 or 48 bits as address width", "machine")
     if bits is not None and viommu is None:
         raise _Dies("machine", "cannot set aw-bits if no vIOMMU is configured", "machine")
@@ -316,7 +317,7 @@ def judge_container(settings: Mapping[str, str], state: NodeState) -> Verdict:
             raise _Dies("lock", "CT is locked (%s)" % lock, "lock")
         devices = {}
         missing: list[str] = []
-        for key in sorted(filter(_DEV_KEY.fullmatch, settings), key=lambda name: int(name[3:])):
+        for key in sorted(filter(_DEV_KEY.fullmatch, settings), key=lambda name: values.number_in_name(name[3:])):
             try:
                 path = ct_schema.check_device(settings[key])["path"]
             except Refused as error:

@@ -9,6 +9,7 @@ import ipaddress
 import re
 from collections.abc import Callable
 
+from ..evidence import values
 from .property_string import BLANK, Refused
 
 CONFIG_ID = "[a-zA-Z][a-zA-Z0-9_-]+"
@@ -79,7 +80,7 @@ def _config(value: str, version: int, words: tuple[str, ...]) -> None:
     if value in words:
         return
     place, _slash, bits = value.partition("/")
-    if not (re.fullmatch("[0-9]{1,3}", bits) and 7 < int(bits) <= (32 if version == 4 else 128)):
+    if not (re.fullmatch("[0-9]{1,3}", bits) and 7 < values.number_in_name(bits) <= (32 if version == 4 else 128)):
         raise Refused("value does not look like a valid ipv%d network configuration" % version)
     ip_address(place, version)
 
@@ -116,8 +117,9 @@ def startup_order(value: str) -> None:
 
 def cpu_set(value: str) -> None:
     for part in value.split(","):
-        match = re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*", part)
-        if not match or (match.group(2) and int(match.group(2)) < int(match.group(1))):
+        match = re.fullmatch(r"\s*([0-9]+)(?:-([0-9]+))?\s*", part)
+        ends = [values.number_in_name(end) for end in match.groups() if end] if match else []
+        if not ends or ends[-1] < ends[0]:
             raise Refused("unable to parse cpuset option")
 
 
@@ -128,7 +130,7 @@ def check_hotplug(value: str) -> None:
 
 
 def phys_bits(value: str) -> None:
-    if value != "host" and not (re.fullmatch(r"\d{1,2}", value) and 8 <= int(value) <= 64):
+    if value != "host" and not (re.fullmatch(r"[0-9]{1,2}", value) and 8 <= values.number_in_name(value) <= 64):
         raise Refused("value must be an integer between 8 and 64 or 'host'")
 
 

@@ -5,11 +5,13 @@ Sources: pve-docs qm.conf(5) and qm-pci-passthrough; the defaults are Proxmox's 
 
 from __future__ import annotations
 
+import math
 import re
 import shlex
 from collections.abc import Mapping
 from typing import Any
 
+from ..evidence import values
 from . import vm_schema
 from .guest_config import GuestConfig, effective_settings, parse_number, parse_truth, pending_changes
 from .property_string import Refused, parse_property_string
@@ -36,9 +38,8 @@ def parse_address(text: str) -> tuple[str, int | None] | None:
     if not match:
         return None
     domain, bus, device, function = match.groups()
-    return "%04x:%s:%s" % (int(domain or "0", 16), bus.lower(), device.lower()), None if function is None else int(
-        function
-    )
+    slot = "%04x:%s:%s" % (values.hexadecimal_number(domain or "0") or 0, bus.lower(), device.lower())
+    return slot, values.whole_number(function)
 
 
 def parse_machine(value: str | None, arch: str | None = None) -> dict[str, Any]:
@@ -167,18 +168,18 @@ def args_facts(words: list[str]) -> dict[str, Any]:
         if option == "-set":
             match = _CLIQUE.match(value)
             if match:
-                cliques[match.group(1)] = int(match.group(2))
+                cliques[match.group(1)] = values.number_in_name(match.group(2))
         elif option == "-global":
             hole = _HOLE64.match(value)
             if hole:
                 window = _mib(hole.group(1), hole.group(2))
             match = _GLOBAL_CLIQUE.match(value) or _GLOBAL_CLIQUE_LONG.match(value)
             if match:
-                everyone = int(match.group(1))
+                everyone = values.number_in_name(match.group(1))
         elif option == "-fw_cfg":
             ovmf = _OVMF_WINDOW.search(value)
             if ovmf:
-                window = int(ovmf.group(1))
+                window = values.whole_number(ovmf.group(1))
         elif option == "-cpu":
             hides = (
                 "kvm=off" in value.split(",")
@@ -189,10 +190,9 @@ def args_facts(words: list[str]) -> dict[str, Any]:
 
 
 def _mib(amount: str, unit: str) -> int | None:
-    try:
-        return int(float(amount) * {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}[unit.upper()]) >> 20
-    except (ValueError, OverflowError):
-        return None
+    number = values.decimal_number(amount)
+    size = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}[unit.upper()]
+    return None if number is None else math.floor(number * size) >> 20
 
 
 def read_vm(config: GuestConfig, models: Mapping[str, Mapping[str, str]] | None = None) -> dict[str, Any]:
@@ -225,7 +225,7 @@ def _hardware(settings: dict[str, str], models: Mapping[str, Mapping[str, str]] 
         memory = {}
     extra = args_facts(split_args(settings.get("args", "")))
     entries = sorted(
-        (int(match.group(1)), value)
+        (values.number_in_name(match.group(1)), value)
         for match, value in ((_HOSTPCI.match(key), value) for key, value in settings.items())
         if match and value != "0"
     )

@@ -279,14 +279,21 @@ def read_location(gpu: Node, form: str) -> str | None:
     )
 
 
+_COUNTED = re.compile(r"ecc[_ ]errors/(?:volatile|aggregate)/(?!.*threshold).*(?:correctable|/total)")
+
+
 def list_unreadable(gpu: Node, form: str) -> list[tuple[str, str]]:
-    """(element, word) for each element that is read and holds one of NVML's error strings instead of a value."""
+    """(element, word) for each element that is read and holds no such value: one of NVML's error strings, or anything
+    else."""
     texts = gpu.flat()
     found = []
-    for _read, in_xml, in_text in _FIELDS.values():
+    for read, in_xml, in_text in _FIELDS.values():
         path = next((path for path in (in_xml if form == "xml" else in_text) if path in texts), None)
-        if path is not None and smi_values.is_error(texts[path]):
-            found.append((path, " ".join(texts[path].split())))
+        if path is not None and texts[path].strip() and read(texts[path]) is None:
+            found.append((path, " ".join(texts[path].split())[:60]))
+    for path, text in texts.items():
+        if _COUNTED.match(path) and text and smi_values.parse_number(text) is None:
+            found.append((path, " ".join(text.split())[:60]))
     return found
 
 

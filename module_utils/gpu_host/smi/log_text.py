@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 
 from . import smi_values
-from .log_tree import Log, Node, choose_log
+from .log_tree import Log, Node, choose_log, list_odd_heads
 
 _MARK = "NVSMI LOG"
 _GPU = re.compile(r"GPU (?P<id>[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7])\s*")
@@ -50,6 +50,7 @@ def _parse_one(text: str) -> Log:
     log.attached = smi_values.parse_whole(head.text("attached gpus"))
     log.driver_version = smi_values.parse_version(head.text("driver version", "kmd version"))
     log.cuda_version = smi_values.parse_version(head.text("cuda version", "cuda umd version"))
+    log.problems += list_odd_heads(head)
     # The list of processes is the last section that every driver prints: a block without it was cut off.
     log.closed = bool(log.gpus) and all(gpu.find("processes") is not None for gpu in log.gpus)
     if log.gpus and not log.closed:

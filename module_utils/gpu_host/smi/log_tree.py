@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from ..evidence import values
 from . import smi_values
 
 _UNREACHABLE = re.compile(
@@ -98,6 +99,18 @@ def choose_log(logs: list[Log]) -> Log:
     return best
 
 
+def list_odd_heads(head: Node) -> list[str]:
+    """Sentences that name what stands at the head of a log and is no version, or no number of GPUs."""
+    found = []
+    for node in head.children:
+        name, text = node.name.replace(" ", "_"), node.value.strip()
+        version = name in ("driver_version", "kmd_version", "cuda_version", "cuda_umd_version")
+        read = smi_values.parse_version if version else smi_values.parse_whole if name == "attached_gpus" else None
+        if read and text and read(text) is None and not smi_values.is_not_applicable(text):
+            found.append("%s is %s" % (name, values.format_value(text)))
+    return found
+
+
 def find_unreachable(text: str) -> list[dict[str, object]]:
     """GPUs that nvidia-smi names but could not open, from its complaints: ``{index, address, reason}``.
 
@@ -111,7 +124,7 @@ def find_unreachable(text: str) -> list[dict[str, object]]:
         if where is not None:
             index = match.group("index")
             found[where] = {
-                "index": int(index) if index else None,
+                "index": values.whole_number(index),
                 "address": where,
                 "reason": " ".join(match.group("reason").split()),
             }

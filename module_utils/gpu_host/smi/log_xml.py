@@ -10,7 +10,7 @@ import re
 from xml.parsers import expat
 
 from . import smi_values
-from .log_tree import Log, Node, choose_log
+from .log_tree import Log, Node, choose_log, list_odd_heads
 
 # Long lists of clocks and of processes that ended: nothing reads them.
 _SKIPPED = frozenset({"supported_clocks", "accounted_processes", "retired_pagelist"})
@@ -85,6 +85,7 @@ def _parse_one(data: bytes) -> Log:
     log.attached = smi_values.parse_whole(root.text("attached_gpus"))
     log.driver_version = smi_values.parse_version(root.text("driver_version", "kmd_version"))
     log.cuda_version = smi_values.parse_version(root.text("cuda_version", "cuda_umd_version"))
+    log.problems += list_odd_heads(root)
     return log
 
 

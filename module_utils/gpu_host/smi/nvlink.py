@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from ..evidence import values
 from . import smi_values
 
 _GPU = re.compile(r"GPU (?P<index>\d{1,3}): .{0,200}")
@@ -41,10 +42,10 @@ def parse_nvlink(data: bytes) -> dict[int, list[dict[str, Any]]] | None:
         gpu = _GPU.fullmatch(line.strip()[:300])
         link = _LINK.fullmatch(line[:300])
         if gpu is not None:
-            links = found.setdefault(int(gpu.group("index")), [])
+            links = found.setdefault(values.number_in_name(gpu.group("index")), [])
         elif link is not None and links is not None:
-            speed = float(link.group("speed")) if link.group("speed") else None
-            links.append(_entry(int(link.group("link")), speed, speed is not None and speed > 0))
+            speed = values.decimal_number(link.group("speed"))
+            links.append(_entry(values.whole_number(link.group("link")), speed, speed is not None and speed > 0))
         elif line.strip() and links is not None:
             said = " ".join(line.split())[:200]
             if not _NO_NVLINK.search(said):

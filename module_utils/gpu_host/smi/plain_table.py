@@ -9,6 +9,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..evidence import values
 from . import log_fields, smi_values
 
 _LINES_LIMIT = 5000
@@ -72,12 +73,12 @@ def _first(found: re.Match[str]) -> dict[str, Any]:
     facts = log_fields.make_empty_device()
     name = found.group("name").strip()
     # A long name ends in dots: what is cut off is not known, so it must not be compared.
-    facts.update(index=int(found.group("index")), name=None if name.endswith("..") else name)
+    facts.update(index=values.whole_number(found.group("index")), name=None if name.endswith("..") else name)
     facts["persistence"] = smi_values.parse_boolean(found.group("persistence"))
     ecc = found.group("ecc")
-    if ecc.isdigit():
+    if values.is_digits(ecc):
         facts["ecc"] = True
-        facts["ecc_volatile"] = {"correctable": None, "uncorrectable": int(ecc)}
+        facts["ecc_volatile"] = {"correctable": None, "uncorrectable": values.whole_number(ecc)}
     elif ecc in ("Off", "N/A"):
         facts["ecc"] = False if ecc == "Off" else smi_values.NOT_APPLICABLE
         facts["ecc_volatile"] = {"correctable": smi_values.NOT_APPLICABLE, "uncorrectable": smi_values.NOT_APPLICABLE}
@@ -122,11 +123,11 @@ def _processes(table: Table, tail: str | None) -> None:
         facts["processes"] = []
     for line in tail.split("\n")[:_LINES_LIMIT]:
         found = _PROCESS.match(line[:_LINE_LIMIT])
-        owner = by_index.get(int(found.group("gpu"))) if found else None
+        owner = by_index.get(values.whole_number(found.group("gpu"))) if found else None
         if found is not None and owner is not None:
             memory = smi_values.parse_number(found.group("memory"), "MiB")
             process = {
-                "pid": int(found.group("pid")),
+                "pid": values.whole_number(found.group("pid")),
                 "type": found.group("type"),
                 "name": found.group("name").strip(),
                 "memory_mib": memory,

@@ -10,6 +10,8 @@ from __future__ import annotations
 import re
 from typing import Union
 
+from ..evidence import values
+
 NOT_APPLICABLE = "n/a"
 Number = Union[int, float, str, None]
 
@@ -54,7 +56,7 @@ def is_not_applicable(text: str | None) -> bool:
 
 def is_error(text: str) -> bool:
     """Whether `text` is one of NVML's error strings in place of a value."""
-    return bool(text) and not text[:1].isdigit() and bool(_ERROR_WORDS.fullmatch(_bare(text)))
+    return bool(text) and not values.is_digits(text[:1]) and bool(_ERROR_WORDS.fullmatch(_bare(text)))
 
 
 def parse_word(text: str | None) -> str | None:
@@ -78,7 +80,8 @@ def parse_number(text: str | None, unit: str = "") -> Number:
     match = _NUMBER.fullmatch(bare)
     if match is None or match.group(2) != unit:
         return None
-    return float(match.group(1)) if "." in match.group(1) else int(match.group(1))
+    number = match.group(1)
+    return values.decimal_number(number) if "." in number else values.whole_number(number)
 
 
 def parse_whole(text: str | None) -> int | None:
@@ -103,7 +106,7 @@ def parse_address(text: str | None) -> str | None:
     if match is None:
         return None
     domain, bus, device, function = match.groups()
-    return "%04x:%s:%s.%s" % (int(domain, 16), bus.lower(), device.lower(), function)
+    return "%04x:%s:%s.%s" % (values.hexadecimal_number(domain) or 0, bus.lower(), device.lower(), function)
 
 
 def parse_version(text: str | None) -> str | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
+from ..evidence import values
 from . import smi_values
 
 _LINES_LIMIT = 2000
@@ -45,7 +46,7 @@ class Matrix:
     def gpus(self) -> list[int]:
         """Indices of the GPUs that the header or a row names, in order."""
         named = [_GPU.fullmatch(label) for label in (*self.columns, *self.rows)]
-        return sorted({int(match.group(1)) for match in named if match})
+        return sorted({values.number_in_name(match.group(1)) for match in named if match})
 
 
 def parse_matrix(data: bytes) -> Matrix | None:

@@ -146,12 +146,16 @@ def find_names_of_setting(name: str) -> list[str]:
     return [name, *sorted(found - {name})]
 
 
+RANKS_AT_MOST = 4096
+
+
 def find_tensor_parallel(engine: Engine, settings: Mapping[str, str | bool | list[str]]) -> int | None:
     """The number of tensor-parallel ranks that the arguments ask for; 1 where they say nothing."""
     for name in engine.tensor_parallel:
         value = settings.get(name)
         if isinstance(value, str):
-            return values.whole_number(value) if values.is_digits(value) else None
+            number = values.whole_number(value) if values.is_digits(value) else None
+            return number if number is not None and number <= RANKS_AT_MOST else None
     return 1
 
 

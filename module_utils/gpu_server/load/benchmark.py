@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from typing import Any
 
+from ...gpu_host.evidence import values
 from .generators import BUILTIN
 
 DMON_COMMAND = ("nvidia-smi", "dmon", "-s", "put", "-d", "1")
@@ -20,20 +21,21 @@ def parse_samples(text: str) -> dict[str, dict[str, dict[str, float]]] | None:
     Columns are found by the names in its head line, which differ from driver to driver; a "-" is no sample.
     """
     names: list[str] = []
-    values: dict[str, dict[str, list[float]]] = {}
+    found: dict[str, dict[str, list[float]]] = {}
     for line in text.splitlines():
         words = line.split()
         if words[:2] == ["#", "gpu"]:
             names = words[1:]
-        elif words and words[0].isdigit() and len(words) == len(names):
+        elif words and values.is_digits(words[0]) and len(words) == len(names):
             for name, word in zip(names, words):
-                if name in _COLUMNS and word.replace(".", "", 1).isdigit():
-                    values.setdefault(words[0], {}).setdefault(_COLUMNS[name], []).append(float(word))
-    if not values:
+                number = values.decimal_number(word)
+                if name in _COLUMNS and number is not None:
+                    found.setdefault(words[0], {}).setdefault(_COLUMNS[name], []).append(number)
+    if not found:
         return None
     return {
-        gpu: {name: {"mean": round(statistics.fmean(found), 1), "max": max(found)} for name, found in columns.items()}
-        for gpu, columns in sorted(values.items(), key=lambda item: int(item[0]))
+        gpu: {name: {"mean": round(statistics.fmean(seen), 1), "max": max(seen)} for name, seen in columns.items()}
+        for gpu, columns in sorted(found.items(), key=lambda item: values.number_in_name(item[0]))
     }
 
 
@@ -122,16 +124,16 @@ def find_shortfalls(
         ("total_tokens_per_s", "total tokens", _best(cells, "total_tokens_per_s"), "nothing was measured"),
     )
     for name, words, value, missing in wanted:
-        target = targets.get(name)
+        target = values.decimal_number(targets.get(name))
         if target is None:
             continue
         if value is None:
             found.append({"severity": "error", "text": "target %s: %s" % (name, missing)})
-        elif value < float(target):
+        elif value < target:
             found.append(
                 {
                     "severity": "error",
-                    "text": "%s: %.1f tokens/s at best, the target is %.1f" % (words, value, float(target)),
+                    "text": "%s: %.1f tokens/s at best, the target is %.1f" % (words, value, target),
                 }
             )
     old = {cell_name(cell): cell for cell in (before or {}).get("cells") or ()}
@@ -176,14 +178,13 @@ def render_table(cells: list[dict[str, Any]], before: dict[str, Any] | None) -> 
 
 
 def _best(cells: list[dict[str, Any]], name: str) -> float | None:
-    values = [cell[name] for cell in cells if cell[name] is not None]
-    return max(values) if values else None
+    return max((cell[name] for cell in cells if cell[name] is not None), default=None)
 
 
 def _change(cell: dict[str, Any], old: dict[str, Any] | None) -> float | None:
     if not old or not old.get("output_tokens_per_s") or cell["output_tokens_per_s"] is None:
         return None
-    return float(cell["output_tokens_per_s"] / old["output_tokens_per_s"] - 1.0)
+    return values.decimal_number(cell["output_tokens_per_s"] / old["output_tokens_per_s"] - 1.0)
 
 
 def _shown(value: float | None) -> str:

@@ -106,9 +106,7 @@ def _builtin(directory: str, order: Order, sampler: _Sampler) -> dict[str, Any]:
     cells: list[dict[str, Any]] = []
 
     def work() -> None:
-        cells.append(
-            ours.run(job.concurrency, job.requests, job.prompt_tokens, job.output_tokens, float(job.time_limit))
-        )
+        cells.append(ours.run(job.concurrency, job.requests, job.prompt_tokens, job.output_tokens, job.time_limit))
 
     watch = _Watch(directory)
     thread = threading.Thread(target=work, daemon=True)

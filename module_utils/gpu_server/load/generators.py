@@ -11,6 +11,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from ...gpu_host.evidence import values
 from .. import engines
 from ..arguments import parse_options
 from ..engines import ENGINES
@@ -19,8 +20,8 @@ from .generator import Generator
 from .job import Job
 
 TAIL_LINES, TAIL_CHARACTERS, LINE_CHARACTERS = 6, 900, 300
-_BAR = re.compile(r"(\d+)/(\d+) \[")  # tqdm
-_BAR_LINE = re.compile(r"^.*?\d+/\d+ \[[^\]]*\]")
+_BAR = re.compile(r"(?<!\d)(\d{1,9})/(\d{1,9}) \[")  # tqdm
+_BAR_LINE = re.compile(r"^.{0,300}?\d{1,9}/\d{1,9} \[[^\]]{0,300}\]")
 _COUNTS = re.compile(r"successful=(\d+) errored=(\d+)")  # guidellm's own lines
 
 
@@ -114,8 +115,9 @@ def make_command(generator: Generator, start: Sequence[str], known: Collection[s
 
 def parse_progress(text: str, requests: int) -> int | None:
     """How many of the requests are done, from the end of what was printed; None where it does not say (yet)."""
-    bars = [int(match[1]) for match in _BAR.finditer(text) if int(match[2]) == requests]
-    counts = [int(match[1]) + int(match[2]) for match in _COUNTS.finditer(text)]
+    number = values.number_in_name
+    bars = [number(match[1]) for match in _BAR.finditer(text) if number(match[2]) == requests]
+    counts = [number(match[1]) + number(match[2]) for match in _COUNTS.finditer(text)]
     return max(bars[-1:] + counts[-1:], default=None)
 
 

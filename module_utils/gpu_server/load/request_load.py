@@ -18,6 +18,8 @@ import time
 from typing import Any
 from urllib.parse import urlsplit
 
+from ...gpu_host.evidence import values
+
 _WORDS = (
     "time year people way day man thing woman life child world school state family student group country problem hand "
     "part "
@@ -148,11 +150,11 @@ class Load:
                 break
             if not line.startswith(b"data:") or line.strip() == b"data: [DONE]":
                 continue
-            event = json.loads(line[5:])
+            event = values.json_value(line[5:].decode("utf-8", "replace"))
             if not isinstance(event, dict):
                 raise ValueError("an event that is no object")
             now = time.monotonic()
-            if any((choice.get("text") or "") for choice in event.get("choices") or ()):
+            if any(values.parse_mapping(choice).get("text") for choice in values.parse_sequence(event.get("choices"))):
                 pieces += 1
                 if last is None:
                     result["first_s"] = now - began
@@ -161,8 +163,8 @@ class Load:
                 last = now
             usage = event.get("usage")
             if isinstance(usage, dict):
-                result["prompt"] = int(usage.get("prompt_tokens") or 0)
-                result["output"] = int(usage.get("completion_tokens") or 0)
+                result["prompt"] = values.whole_number(usage.get("prompt_tokens")) or 0
+                result["output"] = values.whole_number(usage.get("completion_tokens")) or 0
         result["output"] = result["output"] or pieces
 
 

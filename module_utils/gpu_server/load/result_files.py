@@ -6,11 +6,10 @@ hold anything anywhere: what is no figure is None, and what is no result is a Va
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Callable
 from typing import Any
 
+from ...gpu_host.evidence import values
 from .job import Job
 from .request_load import summarise_spread
 
@@ -102,9 +101,7 @@ def parse_guidellm(found: dict[str, Any], job: Job) -> dict[str, Any]:
 def parse_result(parse: Parser, text: str, job: Job) -> dict[str, Any]:
     """The cell of a result file, by the parser of its generator; ValueError with what is wrong with it."""
     try:
-        found = json.loads(text)
-    except RecursionError as error:
-        raise ValueError("it is nested too deep") from error
+        found = values.json_value(text)
     except ValueError as error:
         raise ValueError("it is not JSON (%s)" % error) from error
     if not isinstance(found, dict):
@@ -135,8 +132,8 @@ def _cell(
         "completed": completed,
         "failed": max(0, job.requests - completed),
         "seconds": round(time, 2) if time else None,
-        "output_tokens": int(out) if out is not None else None,
-        "prompt_tokens": int(put) if put is not None else None,
+        "output_tokens": round(out) if out is not None else None,
+        "prompt_tokens": round(put) if put is not None else None,
         "output_tokens_per_s": round(out / time, 2) if good and time and out else None,
         "total_tokens_per_s": round((out + put) / time, 2) if good and time and out and put is not None else None,
         "per_stream_tokens_per_s": round(per_stream, 2) if good and per_stream else None,
@@ -160,13 +157,8 @@ def _number(value: Any) -> float | None:
 
     Not NaN, which a generator divides to when nothing was completed, not negative, not a truth value.
     """
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return None
-    try:
-        number = float(value)
-    except OverflowError:
-        return None
-    return number if math.isfinite(number) and number >= 0 else None
+    number = None if isinstance(value, str) else values.decimal_number(value)
+    return number if number is not None and number >= 0 else None
 
 
 def _positive(value: Any) -> float | None:
@@ -175,7 +167,7 @@ def _positive(value: Any) -> float | None:
 
 def _count(value: Any) -> int | None:
     number = _number(value)
-    return int(number) if number is not None else None
+    return round(number) if number is not None else None
 
 
 def _list(value: Any) -> list[Any]:
@@ -183,5 +175,5 @@ def _list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-def _numbers(values: Any) -> list[float]:
-    return [_number(value) or 0.0 for value in _list(values)]
+def _numbers(found: Any) -> list[float]:
+    return [_number(value) or 0.0 for value in _list(found)]

@@ -10,6 +10,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from ...gpu_host.evidence import values
+
 LINE_LIMIT = 4000  # characters kept of one line: a line of a megabyte is a dumped prompt or binary junk
 _STAMPS = (
     # journalctl -o short-unix
@@ -60,9 +62,9 @@ def _time(line: str, now: float, offset: int) -> tuple[float | None, str]:
         if not match:
             continue
         if kind == "unix":
-            return float(match.group(1)), line[match.end() :]
+            return values.decimal_number(match.group(1)), line[match.end() :]
         try:
-            parts = [int(part) for part in match.groups()]
+            parts = [values.number_in_name(part) for part in match.groups()]
             if kind == "no_year":
                 return _in_the_past(parts, now, offset), line
             return _epoch(parts, offset), line

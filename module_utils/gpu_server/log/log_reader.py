@@ -9,6 +9,7 @@ import re
 import statistics
 from typing import Any
 
+from ...gpu_host.evidence import values
 from .. import engines
 from ..engines import Engine
 from . import log_faults
@@ -20,7 +21,7 @@ CONTINUATION_LINES = 3  # of an exception whose text goes on below its name
 CLOCK_SECONDS = 5.0  # a start time from jiffies, a log's whole seconds
 EXCERPT = 400  # characters of a line that a report shows
 
-_PROGRESS = re.compile(r"(\d+)/(\d+) \[(\d[\d:]*)<([\d:]+|\?)")
+_PROGRESS = re.compile(r"(?<!\d)(\d{1,9})/(\d{1,9}) \[(\d[\d:]{0,15})<([\d:]{1,16}|\?)")
 _ACCESS = re.compile(r'"(GET|POST|HEAD|PUT) (\S+) HTTP/[\d.]+" (\d{3})')
 _ASKED = re.compile(r'"(?:GET|HEAD) \S+ HTTP/[\d.]+" \d{3}')  # somebody looks at it: no sign of life
 _CHANNEL = re.compile(r"Channel \d+(?:/\d+)? : (\d+)\[(\w+)\] -> (\d+)\[(\w+)\](?: \[\w+\])? via (\S+)")
@@ -154,8 +155,8 @@ class _State:
         match = _PROGRESS.search(text)
         if match and not self._ready:
             self._progress = {
-                "done": int(match[1]),
-                "total": int(match[2]),
+                "done": values.whole_number(match[1]),
+                "total": values.whole_number(match[2]),
                 "left_s": _seconds(match[4]),
                 "phase": self._phase,
             }
@@ -257,7 +258,8 @@ class _State:
         if self._oom["gpu"] is None and (match := _CAPACITY.search(line.text)):
             self._oom["gpu"] = match[1]
         for pid, amount, unit in _HOLDER.findall(line.text):
-            self._oom["holders"].setdefault(pid, float(amount) / (1024 if unit == "MiB" else 1))
+            size = values.decimal_number(amount) or 0.0
+            self._oom["holders"].setdefault(pid, size / (1024 if unit == "MiB" else 1))
 
     def _name_holder(self) -> None:
         """Another process that holds much of the GPU is the cause, whatever phase the start is in."""
@@ -306,7 +308,7 @@ class _State:
         match = _ACCESS.search(line.text)
         if not match:
             return
-        path, code = match[2].partition("?")[0], int(match[3])
+        path, code = match[2].partition("?")[0], values.number_in_name(match[3])
         if path.startswith("/health") and code == 503 and not self._ready:
             self._requests["health_not_ready"] += 1  # normal until the warm-up is over
         if match[1] == "POST" and _GENERATION.search(path):
@@ -319,18 +321,18 @@ class _State:
         match = self._engine.decode.search(line.text) if self._engine else None
         if not match:
             return
-        usage = _float(match["usage"])
+        usage = values.decimal_number(match["usage"])
         if usage is not None and self._engine and self._engine.usage_in_percent:
             usage = usage / 100
         self._batch_count += 1
         self._batches.append(
             {
                 "at": line.at,
-                "running": int(match["running"]),
-                "queue": int(match["queue"]),
-                "tokens_per_s": _float(match["rate"]),
+                "running": values.whole_number(match["running"]),
+                "queue": values.whole_number(match["queue"]),
+                "tokens_per_s": values.decimal_number(match["rate"]),
                 "usage": usage,
-                "tokens": int(match["tokens"]) if match["tokens"] else None,
+                "tokens": values.whole_number(match["tokens"]),
                 "graph": {"True": True, "False": False}.get(match["graph"] or ""),
             }
         )
@@ -394,18 +396,14 @@ def _transport(word: str) -> str:
     return word.split("/", maxsplit=1)[0].upper()
 
 
-def _number(match: re.Match[str]) -> int:
-    return int(next(group for group in match.groups() if group).replace(",", ""))
-
-
-def _float(text: str | None) -> float | None:
-    return float(text) if text else None
+def _number(match: re.Match[str]) -> int | None:
+    return values.whole_number(next(group for group in match.groups() if group).replace(",", ""))
 
 
 def _seconds(text: str) -> int | None:
     if text == "?":
         return None
     total = 0
-    for part in text.split(":"):
-        total = total * 60 + (int(part) if part.isdigit() else 0)
+    for part in text.split(":")[:4]:
+        total = total * 60 + (values.whole_number(part) or 0)
     return total

@@ -9,6 +9,7 @@ import posixpath
 import re
 from typing import Any
 
+from ...gpu_host.evidence import values
 from ...gpu_host.evidence.errors import Errors
 from ...gpu_host.evidence.interface import DENIED, FAILED, HUNG, OK, TIMEOUT, Evidence
 from ..engines import ENGINES, Engine
@@ -114,13 +115,13 @@ def _long_file(evidence: Evidence, engine: Engine | None, errors: Errors, found:
         return end
     found["gap"] = True
     starts = evidence.run(starts_command(path, engine), SECONDS)
-    offsets = re.findall(r"^(\d+):", starts.text, re.MULTILINE)
+    offsets = re.findall(r"^([0-9]{1,18}):", starts.text, re.MULTILINE)
     if not starts.ok or starts.rc not in (0, 1):  # 1: no line is one
         errors.unsuccessful(starts)
         found["cut"] = True
     if not offsets:
         return head + "\n" + end if _has_start(head, engine) else end
-    start = evidence.run(part_command(path, int(offsets[-1])), SECONDS)
+    start = evidence.run(part_command(path, values.number_in_name(offsets[-1])), SECONDS)
     if not start.succeeded:
         errors.unsuccessful(start)
         found["cut"] = True
