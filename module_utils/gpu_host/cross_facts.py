@@ -25,6 +25,7 @@ SOURCES: dict[str, tuple[str, ...]] = {
     "p2p_gpus_differ": ("gpus", "p2p"),
     "pcie_p2p": ("gpus", "p2p"),
     "taken_at_boot": ("modules", "pci"),
+    "driver_kept_off": ("modules", "driver"),
 }
 
 
@@ -46,6 +47,8 @@ def join_facts(facts: Facts, errors: Errors) -> Facts:
       one GPU, not all joined by NVLink, so that P2P has to cross PCI Express
     - ``taken_at_boot``: ``{addresses, places, blacklists}`` where vfio-pci is to take, at the next boot, cards that the
       nvidia driver has today; empty where it takes none
+    - ``driver_kept_off``: the places that keep the nvidia driver from being loaded at the next boot; empty where nothing
+      does, and where only a blacklist does that nvidia-persistenced, or a file that names the module, goes past
     """
     gpus, pci = facts.get("gpus") or {}, facts.get("pci") or {}
     devices, on_bus = gpus.get("devices"), pci.get("gpus")
@@ -62,7 +65,22 @@ def join_facts(facts: Facts, errors: Errors) -> Facts:
         "p2p_gpus_differ": _differ(p2p.get("gpu_count"), gpus.get("parsed") if gpus.get("count") is not None else None),
         "pcie_p2p": _pcie_p2p(gpus, p2p),
         "taken_at_boot": _taken_at_boot(facts.get("modules") or {}, on_bus),
+        "driver_kept_off": _driver_kept_off(facts.get("modules") or {}, facts.get("driver") or {}),
     }
+
+
+def _driver_kept_off(modules: Facts, driver: Facts) -> list[str] | None:
+    found = modules.get("driver_kept_off")
+    if not found:
+        return None
+    if found["always"]:
+        return list(found["always"])
+    if found["always"] is None or found["for_devices"] is None:
+        return None
+    enabled = (driver.get("persistenced") or {}).get("enabled")
+    if not found["for_devices"] or found["loaded_by"] or enabled:
+        return []
+    return None if found["loaded_by"] is None or enabled is None else list(found["for_devices"])
 
 
 def _gpu_found(gpus: Facts, on_bus: Facts | None) -> bool | None:

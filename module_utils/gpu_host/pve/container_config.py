@@ -111,7 +111,7 @@ def _devices(settings: Mapping[str, str], raw: list[tuple[str, str]]) -> dict[st
     known_mounts = [item for item in mounts if item is not None]
     devices = [parse_device(index, value) for index, value in entries]
     try:
-        features = parse_property_string(ct_schema.FEATURES, settings.get("features", ""))
+        features = ct_schema.parse_features(settings.get("features", ""))
     except Refused:
         features = {}
     hooks = ["%s: %s" % (key, value) for key, value in raw if _BRINGS_NODES.match(key) and value]
