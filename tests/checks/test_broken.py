@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import complete_commands
 import harness
 import pytest
 
@@ -39,7 +40,8 @@ def test_the_check_has_a_broken_fixture(check: str) -> None:
 def test_the_fixture_fails_its_check_and_no_other(path: Path) -> None:
     broken = harness.overlay(path)
     assert broken.check in CHECKS, "%s names no check" % path.name
-    results = harness.judge_overlay(broken)
+    host = harness.facts_of_overlay(broken)
+    results = harness.judge_facts(host, harness.expected_of_overlay(broken))
     result = results[broken.check]
     unrecorded = harness.unrecorded_files(broken)
     if result["status"] != broken.status and unrecorded:
@@ -68,3 +70,32 @@ def test_the_fixture_fails_its_check_and_no_other(path: Path) -> None:
         assert result["root_cause"] is True
         assert result["remedy"] is not None, "no remedy applies to this host"
         assert "could not be filled in" not in str(result["remedy"])
+    for name, other in results.items():
+        assert complete_commands.find_incomplete(other, host) == [], name
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        *(
+            "qm set VMID --machine q35",
+            "pct reboot CTID",
+            "qm config 999",
+            "nvidia-smi -pl WATTS",
+            "cat /etc/pve/lxc/7.conf",
+        ),
+        *(
+            "qm set 101 --hostpci0 0000:05:00.0",
+            "docker run …",
+            "pct set 101 --dev0 /dev/nvidia0",
+            "cat FILE",
+            "kill <pid>",
+        ),
+        *("systemctl stop None", "grep -n x /etc/N"),
+    ],
+)
+def test_an_example_in_a_command_is_found(command: str) -> None:
+    host = {"hypervisor": {"vmid": "101", "guest": {"gpus": ["0000:01:00.0"]}}}
+    for given, faults in ((command, 1), ("qm config 101; lspci -s 0000:01:00.0; dmesg | grep -E 'NVRM|BAR'", 0)):
+        result = {"remedy": {"commands": [given], "verify": "nvidia-smi -L"}}
+        assert bool(complete_commands.find_incomplete(result, host)) == bool(faults), given

@@ -56,7 +56,9 @@ def resets(host: Host) -> list[dict[str, Any]] | None:
 
 
 def refused() -> Host:
-    return Host().command(log_sources.DMESG, "", rc=1, stderr="dmesg: read kernel buffer failed: Operation not permitted")
+    return Host().command(
+        log_sources.DMESG, "", rc=1, stderr="dmesg: read kernel buffer failed: Operation not permitted"
+    )
 
 
 def test_where_dmesg_is_refused_the_journal_tells() -> None:
