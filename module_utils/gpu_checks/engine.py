@@ -285,7 +285,7 @@ class _Judge:
         return None
 
     def _commands(self, templates: Sequence[str]) -> list[str]:
-        """Those that are complete: one that comes out empty lacks something that nobody knows here, and is not given."""
+        """Those that are complete: one that comes out empty lacks something that is not known, and is not given."""
         filled = (self._filled(template) for template in templates)
         return [command for command in filled if command not in ("", EMPTY)]
 

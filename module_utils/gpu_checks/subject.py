@@ -108,8 +108,9 @@ def _count_gpus(guest: Facts | None, host: Facts) -> None:
 
 
 def describe_place(host: Facts, groups: Iterable[str]) -> None:
-    """Add ``inventory``: {in_proxmox_hosts, in_gpu_hosts, guest_number (name_guest)}. On a Proxmox host that only gives its cards to VMs,
-    ``joined.driver_expected`` becomes False: they may be at vfio-pci, or without a driver until their VM starts."""
+    """Add ``inventory``: {in_proxmox_hosts, in_gpu_hosts, guest_number (name_guest)}. On a Proxmox host that only gives
+    its cards to VMs, ``joined.driver_expected`` becomes False: they may be at vfio-pci, or without a driver until their
+    VM starts."""
     groups = list(groups)
     host["inventory"] = {"in_proxmox_hosts": "proxmox_hosts" in groups, "in_gpu_hosts": "gpu_hosts" in groups}
     host["inventory"]["guest_number"] = ""

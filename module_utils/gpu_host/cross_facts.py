@@ -47,8 +47,8 @@ def join_facts(facts: Facts, errors: Errors) -> Facts:
       one GPU, not all joined by NVLink, so that P2P has to cross PCI Express
     - ``taken_at_boot``: ``{addresses, places, blacklists}`` where vfio-pci is to take, at the next boot, cards that the
       nvidia driver has today; empty where it takes none
-    - ``driver_kept_off``: the places that keep the nvidia driver from being loaded at the next boot; empty where nothing
-      does, and where only a blacklist does that nvidia-persistenced, or a file that names the module, goes past
+    - ``driver_kept_off``: the places that keep the nvidia driver from being loaded at the next boot; empty where
+      nothing does, and where only a blacklist does that nvidia-persistenced, or a file that names the module, goes past
     """
     gpus, pci = facts.get("gpus") or {}, facts.get("pci") or {}
     devices, on_bus = gpus.get("devices"), pci.get("gpus")

@@ -10,7 +10,7 @@ from typing import Any
 
 from .evidence import values
 from .evidence.errors import Errors
-from .evidence.interface import ABSENT, DENIED, Evidence, Outcome
+from .evidence.interface import ABSENT, DENIED, Evidence
 from .log import log_findings, log_lines, log_patterns, xid
 from .log.log_sources import DMESG, JOURNAL, KERN_LOG, SECONDS, cut_to_this_boot, explain_unread, is_refused
 from .pcie import gpu_addresses

@@ -16,7 +16,7 @@ _OWN_WORDS = re.compile(
 _CAPITALS = re.compile(r"(?<![\w$%'\"/.-])(?:[A-Z][A-Z0-9_]+|N)(?![\w=:'\"-])")
 _STANDS_FOR = re.compile(r"…|<[a-z][a-z _-]*>|\bNone\b|^unknown$|\bVMID\b|\bCTID\b|\bWATTS\b|\bNUMBER\b|/HOST\b")
 _ADDRESS = re.compile(r"\b[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]\b")
-_GUEST = re.compile(r"\b(?:qm|pct) [a-z]+ ([^\s-]\S*)|/(?:lxc|qemu-server)/([^\s*/]+)\.conf")
+_GUEST = re.compile(r"\b(?:qm|pct) [a-z]+ ([^\s;-][^\s;]*)|/(?:lxc|qemu-server)/([^\s*/]+)\.conf")
 _NODE = re.compile(r"/dev/(nvidia\d+)\b")
 
 

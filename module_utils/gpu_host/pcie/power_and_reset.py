@@ -19,9 +19,9 @@ UNNAMED = "unnamed"
 
 
 def read_power(evidence: Evidence, address: str, errors: Errors) -> dict[str, Any]:
-    """{power_state: D0 | D1 | D2 | D3hot | D3cold | unknown | error, d3cold_allowed: bool, reset_methods: ["flr", "bus"]
-    in the order in which they are tried, ["unnamed"] on a kernel that names none, [] where there is none}; each None
-    where it could not be read."""
+    """{power_state: D0 | D1 | D2 | D3hot | D3cold | unknown | error, d3cold_allowed: bool, reset_methods: ["flr",
+    "bus"] in the order in which they are tried, ["unnamed"] on a kernel that names none, [] where there is none}; each
+    None where it could not be read."""
     base = "%s/%s" % (pci_devices.DEVICES, address)
     state = evidence.read(base + "/power_state")
     errors.unanswered(state, absent_is_fine=True)

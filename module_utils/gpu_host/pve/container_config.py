@@ -13,7 +13,7 @@ from typing import Any
 
 from . import container_access, ct_schema
 from .guest_config import GuestConfig, effective_settings, parse_number, parse_truth, pending_changes
-from .property_string import Refused, parse_property_string
+from .property_string import Refused
 
 _DEV = re.compile(r"dev([0-9]+)$")
 _GPU_NODE = re.compile(r"/dev/nvidia([0-9]+)$")

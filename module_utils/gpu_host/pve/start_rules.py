@@ -2,7 +2,8 @@
 
 Source: vm_start (QemuServer.pm), parse_hostpci_devices, choose_hostpci_devices, reserve_pci_usage and
 prepare_pci_device (PCI.pm), assert_valid (Mapping/PCI.pm), assert_valid_machine_property (Machine.pm); for a container
-update_lxc_config (LXC.pm: parse_features, then foreach_passthrough_device and get_device_mode_and_rdev). The messages are Proxmox's own.
+update_lxc_config (LXC.pm: parse_features, then foreach_passthrough_device and get_device_mode_and_rdev). The messages
+are Proxmox's own.
 """
 
 from __future__ import annotations
