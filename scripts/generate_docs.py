@@ -150,7 +150,7 @@ FACTS = [
 # Subject -> the functions whose facts stand beside those of its reader.
 BESIDE = {
     "hypervisor": [("gpu_checks/subject.py", "describe_hypervisor")],
-    "inventory": [("gpu_checks/subject.py", "look_at_hypervisor")],
+    "inventory": [("gpu_checks/subject.py", "look_at_hypervisor"), ("gpu_checks/subject.py", "name_guest")],
     "gpus": [("gpu_host/smi/gpu_findings.py", "find_offenders")],
     "p2p": [("gpu_host/p2p.py", "summarise_statuses")],
     "topology": [("gpu_host/topology.py", "summarise_topology")],

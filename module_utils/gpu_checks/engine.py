@@ -22,7 +22,7 @@ from ansible.template import is_trusted_as_template, trust_as_template
 
 from . import causes, expressions, unknowns, waivers
 from .check_files import Check
-from .evaluator import Asked, EvaluationError, Evaluator
+from .evaluator import EMPTY, Asked, EvaluationError, Evaluator
 
 PASS, FAIL, UNKNOWN, SKIP, WAIVED, ERROR = "pass", "fail", "unknown", "skip", "waived", "error"
 STATUSES = (PASS, FAIL, UNKNOWN, SKIP, WAIVED, ERROR)
@@ -279,12 +279,16 @@ class _Judge:
                     "on": self._machine(str(remedy["on"])),
                     **self._hypervisor(str(remedy["on"])),
                     "text": self._filled(remedy["text"]),
-                    # One that is empty when filled in is for another kind of host.
-                    "commands": [text for text in map(self._filled, remedy.get("commands", ())) if text],
+                    "commands": self._commands(remedy.get("commands", ())),
                     "risk": self._filled(remedy.get("risk", "")),
                     "verify": self._filled(remedy.get("verify", "")),
                 }
         return None
+
+    def _commands(self, templates: Sequence[str]) -> list[str]:
+        """Those that are complete: one that comes out empty lacks something that is not known, and is not given."""
+        filled = (self._filled(template) for template in templates)
+        return [command for command in filled if command not in ("", EMPTY)]
 
     def _machine(self, on: str) -> str:
         """What is a hypervisor's to do for a guest is, for a container of Docker and the like, its host's."""

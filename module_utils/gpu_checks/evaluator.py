@@ -13,6 +13,10 @@ _TOGETHER = (
 )
 
 
+# What a template says that gives nothing, or only a null.
+EMPTY = "unknown"
+
+
 class EvaluationError(Exception):
     """An expression that has no value.
 
@@ -63,7 +67,7 @@ class TemplarEvaluator:
             value = self._templar.template(template)
         except AnsibleError as error:
             raise _explained(error) from error
-        return "unknown" if value is None else str(value).strip()
+        return EMPTY if value is None else str(value).strip()
 
 
 def _explained(error: AnsibleError) -> EvaluationError:

@@ -34,6 +34,7 @@ def build_subject(task_vars: Facts, template: Callable[[Any], Any]) -> Facts:
     describe_place(result, groups)
     hostvars = task_vars.get("hostvars")
     if hostvars is None:
+        name_guest(result)
         return result
     in_run = task_vars.get("ansible_play_hosts_all")
     other = (hostvars.raw_get(named).get("ansible_facts") or {}) if named and named in hostvars else None
@@ -42,7 +43,21 @@ def build_subject(task_vars: Facts, template: Callable[[Any], Any]) -> Facts:
     result["inventory"].update(look_at_hypervisor(own, (named, vmid), other, known, in_run))
     if other is not None and isinstance(other.get("proxmox"), dict) and named != own:
         result["hypervisor"] = describe_hypervisor(result, other, str(named), vmid)
+    name_guest(result, vmid)
     return result
+
+
+def name_guest(host: Facts, vmid: Any = None) -> None:
+    """Add ``inventory.guest_number``: the number of this guest on its Proxmox host, for commands; "" where it is not
+    known. `vmid` is the inventory's word for it, which counts unless the Proxmox host was looked at and has no such
+    guest, or one of another kind."""
+    view = host.get("hypervisor")
+    if view is not None:
+        number = "" if view["has_guest"] is False or view["kind_agrees"] is False else view["vmid"]
+    else:
+        unfit = (host.get("inventory") or {}).get("hypervisor_fault")
+        number = "" if vmid in (None, "") or unfit else str(vmid)
+    host["inventory"]["guest_number"] = number if number.isdigit() else ""
 
 
 def make_host(ansible_facts: Facts) -> Facts:
@@ -99,10 +114,12 @@ def _count_gpus(guest: Facts | None, host: Facts) -> None:
 
 
 def describe_place(host: Facts, groups: Iterable[str]) -> None:
-    """Add ``inventory``: {in_proxmox_hosts, in_gpu_hosts}. On a Proxmox host that only gives its cards to VMs,
-    ``joined.driver_expected`` becomes False: they may be at vfio-pci, or without a driver until their VM starts."""
+    """Add ``inventory``: {in_proxmox_hosts, in_gpu_hosts, guest_number (name_guest)}. On a Proxmox host that only gives
+    its cards to VMs, ``joined.driver_expected`` becomes False: they may be at vfio-pci, or without a driver until their
+    VM starts."""
     groups = list(groups)
     host["inventory"] = {"in_proxmox_hosts": "proxmox_hosts" in groups, "in_gpu_hosts": "gpu_hosts" in groups}
+    host["inventory"]["guest_number"] = ""
     proxmox = host.get("proxmox") or {}
     unused = proxmox.get("needs_driver") is False and not (host.get("gpus") or {}).get("devices")
     if unused and (host.get("driver") or {}).get("loaded") is not True and not host["inventory"]["in_gpu_hosts"]:

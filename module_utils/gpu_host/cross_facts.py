@@ -34,6 +34,7 @@ SOURCES: dict[str, tuple[str, ...]] = {
     "rdma_nics": ("topology",),
     "gpudirect_rdma": ("modules", "driver", "kernel"),
     "gpus_without_near_nic": ("topology",),
+    "driver_kept_off": ("modules", "driver"),
 }
 
 
@@ -65,6 +66,8 @@ def join_facts(facts: Facts, errors: Errors) -> Facts:
       reach the memory of a GPU: "nvidia_peermem", "dma-buf" (open kernel modules on Linux 5.12 or later) or "none"
     - ``gpus_without_near_nic``: ``[{gpu, nearest}]``, GPUs with no RDMA device below a common PCI Express switch (PIX,
       PXB) on a host where others have one
+    - ``driver_kept_off``: the places that keep the nvidia driver from being loaded at the next boot; empty where
+      nothing does, and where only a blacklist does that nvidia-persistenced, or a file that names the module, goes past
     """
     gpus, pci = facts.get("gpus") or {}, facts.get("pci") or {}
     devices, on_bus = gpus.get("devices"), pci.get("gpus")
@@ -87,6 +90,7 @@ def join_facts(facts: Facts, errors: Errors) -> Facts:
         "gpudirect_rdma": _gpudirect_rdma(facts),
         "gpus_without_near_nic": _without_near_nic(topology, errors),
         "link_replays_high": _link_replays_high(gpus, (facts.get("system") or {}).get("uptime_s")),
+        "driver_kept_off": _driver_kept_off(facts.get("modules") or {}, facts.get("driver") or {}),
     }
 
 
@@ -147,6 +151,20 @@ def _link_replays_high(gpus: Facts, uptime_s: Any) -> list[Facts] | None:
             {**entry, "replays": replays, "per_minute": round(rate or 0.0, 1)},
         )
     return found.listed()
+
+
+def _driver_kept_off(modules: Facts, driver: Facts) -> list[str] | None:
+    found = modules.get("driver_kept_off")
+    if not found:
+        return None
+    if found["always"]:
+        return list(found["always"])
+    if found["always"] is None or found["for_devices"] is None:
+        return None
+    enabled = (driver.get("persistenced") or {}).get("enabled")
+    if not found["for_devices"] or found["loaded_by"] or enabled:
+        return []
+    return None if found["loaded_by"] is None or enabled is None else list(found["for_devices"])
 
 
 def _gpu_found(gpus: Facts, on_bus: Facts | None) -> bool | None:

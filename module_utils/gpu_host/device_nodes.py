@@ -11,11 +11,19 @@ from typing import Any
 
 from .evidence import values
 from .evidence.errors import Errors
-from .evidence.interface import ABSENT, DENIED, FAILED, OK, Entry, Evidence
+from .evidence.interface import ABSENT, DENIED, FAILED, NOT_CAPTURED, OK, Entry, Evidence, Outcome
 from .evidence.offenders import Offenders
 
 GPUS = "/proc/driver/nvidia/gpus"
 _DEFAULT_MODE = 0o666  # NVreg_DeviceFileMode
+# What this process may do with each node, without opening it: access(2) asks the modes and the device rules of a
+# container's cgroup alike (inode_permission in fs/namei.c). One line per node: "/dev/nvidia0 rw".
+ACCESS_COMMAND = (
+    "sh",
+    "-c",
+    "for n in /dev/nvidia[0-9]* /dev/nvidiactl /dev/nvidia-uvm; do "
+    '[ -c "$n" ] || continue; r=-; w=-; [ -r "$n" ] && r=r; [ -w "$n" ] && w=w; echo "$n $r$w"; done',
+)
 # Names in /proc/devices by driver release; those that share a device with a node of /dev.
 _REGISTERED = {
     "nvidia": ("nvidia", "nvidia-frontend"),
@@ -36,7 +44,9 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
     process needs; `no_gpu_node`: no nvidiaN is there although the driver holds GPUs. `stale`: [{name, major,
     registered, text}]. `refused`: those of `opens` whose mode lets everybody in and that cannot be opened all the
     same: a container's device policy refuses them. `opens`: {nvidiactl, nvidia-uvm} -> whether opening them works here
-    (None: not tried). `unusable`: [{name, why, text}].
+    (None: not tried).
+    `access`: name -> "rw", "r", "w" or "", what this process may do with it; None where that is not known.
+    `unusable`: [{name, why, text}].
     """
     listing = evidence.list("/dev")
     errors.unanswered(listing)
@@ -52,6 +62,8 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
     majors = _majors(evidence, errors)
     minors = gpu_minors(evidence, errors)
     opens = {name: _opens(evidence, errors, name, nodes, majors) for name in ("nvidiactl", "nvidia-uvm")}
+    asked = evidence.run(ACCESS_COMMAND, 10.0) if nodes else None
+    access = _access(asked)
     missing = None if nodes is None else _missing(nodes, majors, minors)
     nodes_unread = caps is not None and not caps.ok
     return {
@@ -66,7 +78,10 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
         "stale": None if nodes is None or majors is None else _stale(nodes, majors, nodes_unread),
         "opens": opens,
         "refused": None if nodes is None else _refused(nodes, opens),
-        "unusable": None if nodes is None else _unusable(nodes, majors, opens, _file_mode(evidence, errors)),
+        "access": access,
+        "unusable": None
+        if nodes is None
+        else _unusable(nodes, majors, opens, _file_mode(evidence, errors), access, _is_unanswered(asked)),
     }
 
 
@@ -212,6 +227,18 @@ def _opens(
     return False if reading.status in (DENIED, FAILED) else None
 
 
+def _is_unanswered(asked: Outcome | None) -> bool:
+    """Whether it was asked and no answer came; a bundle from before it was asked has none to give."""
+    return asked is not None and not asked.succeeded and asked.status not in (NOT_CAPTURED, ABSENT)
+
+
+def _access(asked: Outcome | None) -> dict[str, str] | None:
+    if asked is None or not asked.succeeded:
+        return None
+    words = (line.split() for line in asked.text.splitlines())
+    return {item[0][len("/dev/") :]: item[1].replace("-", "") for item in words if len(item) == 2}
+
+
 def _file_mode(evidence: Evidence, errors: Errors) -> int | None:
     """The mode that the driver gives its nodes (NVreg_DeviceFileMode); None if it cannot be read."""
     reading = evidence.read("/proc/driver/nvidia/params")
@@ -226,9 +253,14 @@ def _file_mode(evidence: Evidence, errors: Errors) -> int | None:
 
 
 def _unusable(
-    nodes: dict[str, Entry], majors: dict[str, int | None] | None, opens: dict[str, bool | None], mode: int | None
+    nodes: dict[str, Entry],
+    majors: dict[str, int | None] | None,
+    opens: dict[str, bool | None],
+    mode: int | None,
+    access: dict[str, str] | None,
+    access_unanswered: bool,
 ) -> list[dict[str, str]] | None:
-    found = Offenders()
+    found = Offenders(unknown=access_unanswered)
 
     def judge(name: str, offends: bool | None, why: str) -> None:
         found.judge(offends, {"name": name, "why": why, "text": "/dev/%s %s" % (name, why)})
@@ -246,6 +278,11 @@ def _unusable(
             found.unread()
         elif entry.mode & mode != mode:
             judge(name, True, "has mode %04o, the driver gives %04o" % (entry.mode, mode))
+        elif (access or {}).get(name, "rw") != "rw":
+            # The mode allows it: what forbids it is the device rule of a container.
+            only = {"r": "reading", "w": "writing"}.get((access or {})[name])
+            rule = "is open for %s only, by a device rule" % only if only else "is forbidden by a device rule"
+            judge(name, True, rule)
     return found.listed()
 
 

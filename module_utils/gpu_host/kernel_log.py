@@ -10,16 +10,12 @@ from typing import Any
 
 from .evidence import values
 from .evidence.errors import Errors
-from .evidence.interface import ABSENT, DENIED, Evidence, Outcome
+from .evidence.interface import ABSENT, DENIED, Evidence
 from .log import log_findings, log_lines, log_patterns, xid
+from .log.log_sources import DMESG, JOURNAL, KERN_LOG, SECONDS, cut_to_this_boot, explain_unread, is_refused
 from .pcie import gpu_addresses
 
-DMESG = ("dmesg",)
-# The newest lines: a flooded journal must not hide what happened last.
-JOURNAL = ("journalctl", "-k", "-b", "-o", "short-unix", "--no-pager", "-n", "100000")
-KERN_LOG = ("tail", "-c", "4194304", "/var/log/kern.log")
 COMMANDS = [(DMESG, 15.0)]
-_REFUSALS = ("not permitted", "permission denied", "insufficient permissions", "klogctl: operation")
 
 
 def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
@@ -50,10 +46,10 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
     logs: list[list[dict[str, Any]]] = []
     source, denied, whole, boot_seen, dropped = None, False, False, False, 0
     for argv in (DMESG, JOURNAL, KERN_LOG):
-        outcome = evidence.run(argv, 20.0)
-        if not outcome.ok or (outcome.rc != 0 and not outcome.stdout.strip()) or _refused(outcome):
-            denied = denied or outcome.status == DENIED or _refused(outcome)
-            _explain(outcome, errors, quiet=argv != DMESG and (whole or outcome.status == ABSENT))
+        outcome = evidence.run(argv, SECONDS)
+        if not outcome.ok or (outcome.rc != 0 and not outcome.stdout.strip()) or is_refused(outcome):
+            denied = denied or outcome.status == DENIED or is_refused(outcome)
+            explain_unread(outcome, errors, quiet=argv != DMESG and (whole or outcome.status == ABSENT))
             if not outcome.stdout.strip():
                 continue
         elif not outcome.stdout.strip() and argv != DMESG:
@@ -61,7 +57,7 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
         else:
             whole = True
         collector = log_findings.Findings(concerns_gpu)
-        for line in log_lines.find_lines(_this_boot(outcome), log_patterns.HINT, boot_time):
+        for line in log_lines.find_lines(cut_to_this_boot(outcome), log_patterns.HINT, boot_time):
             collector.add(line)
         logs.append(collector.result())
         source = source or " ".join(argv)
@@ -113,38 +109,9 @@ def _sorted_out(findings: list[dict[str, Any]] | None, whole: bool) -> dict[str,
     }
 
 
-def _this_boot(outcome: Outcome) -> bytes:
-    """The output from the last boot on; without its last line if that was cut off."""
-    data = outcome.stdout
-    if outcome.truncated:
-        data = data[: data.rfind(b"\n") + 1]
-    if outcome.argv == KERN_LOG:
-        boot = data.rfind(b"] Linux version ")
-        data = data[data.rfind(b"\n", 0, boot) + 1 :] if boot >= 0 else data
-    return data
-
-
 def _boot_time(evidence: Evidence) -> float | None:
     """When the host booted, in seconds since 1970."""
     reading = evidence.read("/proc/uptime")
     uptime = values.decimal_number((reading.text.split() or [""])[0]) if reading.ok else None
     now = evidence.now()
     return now - uptime if now and uptime is not None else None
-
-
-def _refused(outcome: Outcome) -> bool:
-    text = outcome.error_text.lower()
-    return any(words in text for words in _REFUSALS)
-
-
-def _explain(outcome: Outcome, errors: Errors, quiet: bool) -> None:
-    if quiet:
-        return
-    if not outcome.ok:
-        errors.unanswered(outcome)
-    elif _refused(outcome):
-        errors.add(" ".join(outcome.argv), "needs root", needs_root=True)
-    else:
-        errors.add(
-            " ".join(outcome.argv), "ended with exit code %s: %s" % (outcome.rc, outcome.error_text.strip()[:200])
-        )

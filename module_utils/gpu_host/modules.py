@@ -10,7 +10,7 @@ from typing import Any
 from .evidence.errors import Errors
 from .evidence.interface import ABSENT, Evidence
 from .evidence.offenders import Offenders
-from .linux import initramfs, kernel_cmdline, modprobe, module_values
+from .linux import initramfs, kept_off, kernel_cmdline, modprobe, module_values
 
 MODULES = ("nvidia", "nvidia_uvm", "nvidia_modeset", "nvidia_drm", "nvidia_peermem", "nouveau", "vfio_pci")
 NVIDIA_PARAMS = "/proc/driver/nvidia/params"
@@ -50,7 +50,8 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
     {live, configured}, each name -> value. `pending_options`, `unsaved_options` (set now, but nowhere configured; with
     the `line` to write), `conflicting_options`: lists with `text` for people.
     `forced_p2p`: registry keys that force the P2P grant, [{name, value, where}], None when the driver's parameters are
-    unknown. `configuration`: {complete, files, faults}. `initramfs`: see `initramfs.gather`.
+    unknown. `configuration`: {complete, files, faults}. `driver_kept_off`: what keeps nvidia from being loaded at boot
+    (kept_off.find_kept_off). `initramfs`: see `initramfs.gather`.
     """
     loaded = read_loaded_modules(evidence, errors)
     configuration = modprobe.read_configuration(evidence, errors)
@@ -98,6 +99,7 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
         "files": len(configuration.files),
         "faults": configuration.faults or ([] if configuration.complete else None),
     }
+    facts["driver_kept_off"] = kept_off.find_kept_off(evidence, errors, "nvidia", configuration)
     facts["initramfs"] = initramfs.gather(evidence, errors, configuration)
     return facts
 

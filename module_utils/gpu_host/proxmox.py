@@ -12,6 +12,7 @@ from .evidence.interface import ABSENT, Evidence
 from .evidence.noting import NotingEvidence
 from .evidence.offenders import Offenders, any_of
 from .evidence.sides import find_pieces
+from .log import log_sources
 from .loose import excerpts
 from .pcie import lspci, pci_devices
 from .pcie.pci_names import is_gpu
@@ -19,7 +20,7 @@ from .pve import card_claims, card_resets, node_boot, node_driver, node_guests
 from .pve.start_rules import NO_IOMMU
 
 SCHEMA = 1
-COMMANDS = [(["pveversion"], 20.0), (card_resets.LOG, card_resets.LOG_SECONDS)]
+COMMANDS = [(["pveversion"], 20.0), (list(log_sources.DMESG), log_sources.SECONDS)]
 KEYS = (
     "is_proxmox",
     "node",
@@ -46,6 +47,7 @@ COMPUTED = (
     "refused_lines",
     "cannot_start",
     "failed_resets",
+    "unresettable",
     "boot_faults",
     "needs_nodes_at_boot",
     "needs_iommu",
@@ -67,6 +69,7 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
     `claimed_twice`, `driver_conflicts`, `shared_groups`, `vms_not_ready_for_p2p` (`p2p_commands` would change them),
     `faults` (of guests' configurations, with file and line), `refused_lines` (those of them about GPUs that Proxmox
     does not take), `cannot_start` (guests that Proxmox would not start), `failed_resets` (card_resets.failed_resets),
+    `unresettable` (cards of VMs that the kernel cannot reset),
     `boot_faults` (node_boot.faults), `isolation_weakened` (kernel parameters). `needs_nodes_at_boot`: a container with
     GPUs starts at boot; `needs_iommu`: a VM has GPUs; `needs_driver`: a container has GPUs, for which the host's own
     driver has to hold them. `unread_guests`: VMIDs whose configuration could not be read. `errors` as everywhere.
@@ -162,6 +165,8 @@ def _guests_and_cards(evidence: Evidence, errors: Errors, facts: dict[str, Any])
     facts["gpus"] = None if unidentified or unread else gpus
     facts["failed_resets"] = card_resets.failed_resets(evidence, errors, gpus)
     unknown = unidentified or unread
+    unresettable = None if listed else card_claims.find_unresettable(gpus)
+    facts["unresettable"] = unresettable or (None if unknown else unresettable)
     cards_unread = unread_directories(evidence, "/proc/driver/nvidia/gpus", "information", errors)
     unclaimed = unknown or cards_unread != []
     facts["claimed_twice"] = card_claims.claimed_twice(gpus) or (None if unclaimed else [])

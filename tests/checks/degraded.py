@@ -305,6 +305,7 @@ class Judged:
     results: dict[str, dict[str, Any]]
     read: dict[str, tuple[Any, ...]]
     faults: list[str]  # readers that raised
+    host: dict[str, Any]  # its facts
 
     @property
     def ready(self) -> bool:
@@ -361,7 +362,7 @@ def judge(
     for other in ("proxmox", "hypervisor", "probe", "server"):
         told += (facts.get(other) or {}).get("errors") or []
     faults = [entry["problem"] for entry in told if "a fault in the reader" in entry["problem"]]
-    return Judged({check.id: new.get(check.id) or old[check.id] for check in place.checks}, read, faults)
+    return Judged({check.id: new.get(check.id) or old[check.id] for check in place.checks}, read, faults, facts)
 
 
 _PATHS: dict[str, tuple[tuple[str, ...], ...]] = {}
@@ -398,12 +399,12 @@ def judged_base(name: str) -> Judged:
     return judge(place_of(name), base_host(name), base_memory(name))
 
 
-def judge_broken(broken: harness.Overlay) -> dict[str, dict[str, Any]]:
+def judge_broken(broken: harness.Overlay) -> Judged:
     """The result of every check on the host of a fixture, with the texts of those whose facts the fixture changes."""
     place = place_of(broken.base, broken.expected, broken.facts)
     memory = Memory(base_memory(broken.base), keep=False)
     host = changed_host(broken, list(sides(broken)))
-    return judge(place, host, memory, judged_base(broken.base), harness.evaluator).results
+    return judge(place, host, memory, judged_base(broken.base), harness.evaluator)
 
 
 def base_host(name: str) -> Host:

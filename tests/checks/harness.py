@@ -145,7 +145,10 @@ def judge(
     `facts` are laid over those from the evidence (probe, server, …); `hypervisor` are the facts of its Proxmox host and
     its number there (hypervisor_of). With `proxmox` the inventory has it in the group proxmox_hosts.
     """
-    host = facts_of_host(evidence, expected, facts, hypervisor, proxmox)
+    return judge_facts(facts_of_host(evidence, expected, facts, hypervisor, proxmox), expected)
+
+
+def judge_facts(host: dict[str, Any], expected: dict[str, Any]) -> dict[str, dict[str, Any]]:
     variables = engine.make_variables(host, expected, "host")
     return {result["id"]: result for result in engine.evaluate_checks(loaded_checks(), variables, evaluator(variables))}
 
@@ -179,6 +182,7 @@ def facts_of_host(
         add_findings_on_cards(host["hypervisor"], hypervisor["facts"])
         host["inventory"]["proxmox_host"] = "pve1"
     host["inventory"] = {"proxmox_host": "", "hypervisor_fault": "", "hypervisor_unseen": "", **host["inventory"]}
+    subject.name_guest(host)
     host = merged(host, facts or {})
     subject.compare_measurements(host)
     return host
@@ -266,19 +270,23 @@ def judged_base(name: str) -> dict[str, dict[str, Any]]:
     )
 
 
-def judge_overlay(broken: Overlay) -> dict[str, dict[str, Any]]:
+def facts_of_overlay(broken: Overlay) -> dict[str, Any]:
+    """`host` of the checks on a broken host."""
     settings = BASES.get(broken.base)
     if settings is None:
         raise OverlayError("%s: no base %r; there are %s" % (broken.path.name, broken.base, ", ".join(BASES)))
     hypervisor = hypervisor_of(settings, broken.hypervisor, broken.path.name)
     facts = merged(settings.get("facts") or {}, broken.facts)
-    return judge(
-        changed(broken),
-        merged(settings.get("expected", {}), broken.expected),
-        facts,
-        hypervisor,
-        bool(settings.get("proxmox")),
-    )
+    return facts_of_host(changed(broken), expected_of_overlay(broken), facts, hypervisor, bool(settings.get("proxmox")))
+
+
+def expected_of_overlay(broken: Overlay) -> dict[str, Any]:
+    return merged(BASES[broken.base].get("expected", {}), broken.expected)
+
+
+def judge_overlay(broken: Overlay) -> dict[str, dict[str, Any]]:
+    host = facts_of_overlay(broken)
+    return judge_facts(host, expected_of_overlay(broken))
 
 
 def changed(broken: Overlay) -> bundle.BundleEvidence:

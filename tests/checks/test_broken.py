@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import complete_commands
 import degraded
 import harness
 import pytest
@@ -41,7 +42,8 @@ def test_the_check_has_a_broken_fixture(check: str) -> None:
 def test_the_fixture_fails_its_check_and_no_other(path: Path) -> None:
     broken = harness.overlay(path)
     assert broken.check in CHECKS, "%s names no check" % path.name
-    results = degraded.judge_broken(broken)
+    judged = degraded.judge_broken(broken)
+    results = judged.results
     result = results[broken.check]
     unrecorded = harness.unrecorded_files(broken)
     if result["status"] != broken.status and unrecorded:
@@ -73,6 +75,8 @@ def test_the_fixture_fails_its_check_and_no_other(path: Path) -> None:
         check_words(broken, result)
         causeless = [name for name in broken.also if results[name]["root_cause"]]
         assert not causeless, "fail by themselves, not as symptoms: %s" % causeless
+    for name, other in results.items():
+        assert complete_commands.find_incomplete(other, judged.host) == [], name
 
 
 def check_words(broken: harness.Overlay, result: dict[str, Any]) -> None:
@@ -86,3 +90,30 @@ def check_words(broken: harness.Overlay, result: dict[str, Any]) -> None:
     wrong = [word for word in broken.remedy.get("not", ()) if str(word).lower() in said.lower()]
     assert not wrong, (wrong, said)
     assert all(word.lower() in result["found"].lower() for word in broken.found), result["found"]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        *(
+            "qm set VMID --machine q35",
+            "pct reboot CTID",
+            "qm config 999",
+            "nvidia-smi -pl WATTS",
+            "cat /etc/pve/lxc/7.conf",
+        ),
+        *(
+            "qm set 101 --hostpci0 0000:05:00.0",
+            "docker run …",
+            "pct set 101 --dev0 /dev/nvidia0",
+            "cat FILE",
+            "kill <pid>",
+        ),
+        *("systemctl stop None", "grep -n x /etc/N"),
+    ],
+)
+def test_an_example_in_a_command_is_found(command: str) -> None:
+    host = {"hypervisor": {"vmid": "101", "guest": {"gpus": ["0000:01:00.0"]}}}
+    for given, faults in ((command, 1), ("qm config 101; lspci -s 0000:01:00.0; dmesg | grep -E 'NVRM|BAR'", 0)):
+        result = {"remedy": {"commands": [given], "verify": "nvidia-smi -L"}}
+        assert bool(complete_commands.find_incomplete(result, host)) == bool(faults), given

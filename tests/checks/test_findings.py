@@ -32,6 +32,10 @@ DESCRIBE = {
     "host.pci.nvswitches",
     "host.pci.pairs",
     "host.topology.pairs",
+    # Judged through joined.driver_kept_off.
+    "host.modules.driver_kept_off.always",
+    "host.modules.driver_kept_off.for_devices",
+    "host.modules.driver_kept_off.loaded_by",
     # The words of reboot_required.
     "host.kernel.pending_words",
     "host.kernel.reboot_reasons",

@@ -81,13 +81,16 @@ def proxmox(make_host: Callable[..., dict[str, Any]], tmp_path_factory: pytest.T
         "Character devices:\n  1 mem\n195 nvidia\n511 nvidia-uvm\n\nBlock devices:\n259 blkext\n"
     )
     (work / "cmdline").write_text("BOOT_IMAGE=/boot/vmlinuz root=/dev/x ro quiet\n")
+    (work / "class" / "iommu" / "ivhd0").mkdir(parents=True)
+    # The stand-ins refuse by the project's own schema and start rules.
     binds = ["--bind-ro=%s:/opt/pve" % PVE, "--bind-ro=%s:/opt/fake" % work]
+    binds += ["--bind-ro=%s:/opt/module_utils" % (ROOT / "module_utils")]
     host = make_host("px-pve", "trixie", *binds)
     made = Proxmox(host, work)
     made.ssh("mkdir -p /etc/pve/qemu-server /etc/pve/lxc /etc/default/grub.d /run/qemu-server")
     made.ssh(
-        "for t in qm pct lxc-info dmesg; do ln -s /opt/pve/bin/$t /usr/local/sbin/$t; done; ln -s /opt/pve/update-grub "
-        "/usr/sbin/update-grub"
+        "for t in qm pct pvesh lxc-info dmesg; do ln -s /opt/pve/bin/$t /usr/local/sbin/$t; done; "
+        "ln -s /opt/pve/update-grub /usr/sbin/update-grub"
     )
     made.ssh("ln -s /opt/pve/nvidia-modprobe /usr/bin/nvidia-modprobe")
     made.ssh("cp /opt/pve/pve-guests.service /etc/systemd/system/ && systemctl enable pve-guests")
@@ -105,6 +108,7 @@ def _as_the_kernel(proxmox: Proxmox) -> None:
         "cmdline": "/proc/cmdline",
         "driver": "/proc/driver",
         "pci": "/sys/bus/pci/devices",
+        "class": "/sys/class",
     }
     for name, place in places.items():
         script = str(ROOT / "tests" / "hosts" / "make_hosts.py")

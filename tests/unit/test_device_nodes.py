@@ -179,3 +179,19 @@ def test_any_text_is_survived(devices: str, information: str) -> None:
     made = host(devices=devices).file("/proc/driver/nvidia/gpus/0000:01:00.0/information", information)
     facts, _errors = gathered(device_nodes, made)
     assert facts["missing"] is None or isinstance(facts["missing"], list)
+
+
+def test_what_a_device_rule_forbids_is_told_apart() -> None:
+    answer = "/dev/nvidia0 rw\n/dev/nvidia1 r-\n/dev/nvidiactl --\n/dev/nvidia-uvm rw\n"
+    seen = host().command(device_nodes.ACCESS_COMMAND, answer)
+    facts, _errors = gathered(device_nodes, seen)
+    assert facts["access"] == {"nvidia0": "rw", "nvidia1": "r", "nvidiactl": "", "nvidia-uvm": "rw"}
+    assert {item["name"]: item["why"] for item in facts["unusable"]} == {
+        "nvidia1": "is open for reading only, by a device rule",
+        "nvidiactl": "is forbidden by a device rule",
+    }
+
+
+def test_without_an_answer_nothing_is_claimed() -> None:
+    facts, _errors = gathered(device_nodes, host().command(device_nodes.ACCESS_COMMAND, "", rc=2))
+    assert (facts["access"], facts["unusable"]) == (None, None)

@@ -226,3 +226,18 @@ def test_a_server_that_was_not_asked() -> None:
         "the server says that it is ready; that it generates was not proven: requests run"
     ]
     assert unproven.list_unproven({"server": {"state": "ready", "generation": {"ran": True}}}) == []
+
+
+# The guest's number in commands
+@pytest.mark.parametrize(
+    ("variables", "others", "number"),
+    [
+        ({}, {"pve1": PVE}, ""),
+        ({"proxmox_host": "pve1", "proxmox_vmid": 999}, {"pve1": PVE}, ""),  # looked at, and it has no such guest
+        ({"proxmox_host": "pve1", "proxmox_vmid": 101}, {"pve1": {}}, "101"),  # not looked at: the inventory's word
+        ({"proxmox_host": "pve1"}, {"pve1": PVE}, ""),
+        ({"proxmox_host": "pve9", "proxmox_vmid": 101}, {"pve1": PVE}, ""),
+    ],
+)
+def test_the_number_of_a_guest_is_known_or_not_given(variables: Any, others: Any, number: str) -> None:
+    assert seen(variables, others)["inventory"]["guest_number"] == number

@@ -7,14 +7,17 @@ from typing import Any
 from ..evidence import values
 from ..evidence.errors import Errors
 from ..evidence.interface import Evidence
+from ..evidence.offenders import Offenders
+from ..pcie import power_and_reset
 from ..pcie.pci_names import device_name
 
 Table = dict[str, dict[str, Any]]
 
 
 def list_gpus(evidence: Evidence, errors: Errors, devices: Table, guests: Table, ids: dict[str, str]) -> Table:
-    """Address -> {name, id, driver ("" none), numa_node, iommu_group, group_others, claimed_by [{vmid, type, name,
-    running, onboot, shared, kept}], vfio_at_boot}
+    """Address -> {name, id, driver ("" none), numa_node, iommu_group, group_others, power_state, d3cold_allowed,
+    reset_methods (power_and_reset.read_power), claimed_by [{vmid, type, name, running, onboot, shared, kept}],
+    vfio_at_boot}
 
     `shared`: the VM has a mediated device (vGPU) of the card, not the card; `kept`: driver=keep, Proxmox binds nothing.
 
@@ -31,6 +34,7 @@ def list_gpus(evidence: Evidence, errors: Errors, devices: Table, guests: Table,
             "numa_node": device["numa_node"],
             "iommu_group": device["iommu_group"],
             "group_others": _group_others(evidence, errors, address, device["iommu_group"]),
+            **power_and_reset.read_power(evidence, address, errors),
             "claimed_by": [
                 {
                     "vmid": vmid,
@@ -110,8 +114,7 @@ def driver_conflicts(cards: Table) -> list[str]:
                 elif card["vfio_at_boot"]:
                     text = "%s goes to vfio-pci at the next boot (%s), and %s needs nvidia on it"
                     found.append(text % (address, card["vfio_at_boot"], label_claim(claim)))
-            whole = claim["type"] == "vm" and not claim["shared"] and not claim["kept"]
-            if whole and claim["running"] and card["driver"] not in (None, "vfio-pci"):
+            if _takes_whole(claim) and claim["running"] and card["driver"] not in (None, "vfio-pci"):
                 found.append(
                     "%s is bound to %s although %s runs with it"
                     % (address, card["driver"] or "no driver", label_claim(claim))
@@ -127,3 +130,20 @@ def shared_groups(cards: Table, bridges: set[str]) -> list[str]:
         if others and any(claim["type"] == "vm" and not claim["shared"] for claim in card["claimed_by"]):
             found.append("%s: group %s also holds %s" % (address, card["iommu_group"], ", ".join(others)))
     return found
+
+
+def find_unresettable(cards: Table) -> list[str] | None:
+    """Cards that VMs get whole and that the kernel has no way to reset; None where that is not known of one, and no
+    other was found."""
+    found = Offenders()
+    for address, card in cards.items():
+        owners = [label_claim(claim) for claim in card["claimed_by"] if _takes_whole(claim)]
+        if owners:
+            methods = card["reset_methods"]
+            found.judge(None if methods is None else not methods, "%s of %s" % (address, ", ".join(owners)))
+    return found.listed()
+
+
+def _takes_whole(claim: dict[str, Any]) -> bool:
+    """Whether Proxmox gives the card itself to a VM: it then resets it at the start and at the stop."""
+    return claim["type"] == "vm" and not claim["shared"] and not claim["kept"]

@@ -11,10 +11,9 @@ from typing import Any
 
 from ..evidence.errors import Errors
 from ..evidence.interface import Evidence
+from ..log import log_sources
 from .card_claims import label_claim
 
-LOG = ["dmesg"]
-LOG_SECONDS = 20.0
 _ADDRESS = r"(?P<address>[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])"
 _STUCK = re.compile(
     _ADDRESS + r": (?P<text>not ready \d+ms after [\w ]+; giving up"
@@ -26,13 +25,12 @@ _BACK = re.compile(_ADDRESS + r": (?:ready \d+ms after |\[[0-9a-f]{4}:[0-9a-f]{4
 
 
 def failed_resets(evidence: Evidence, errors: Errors, cards: dict[str, dict[str, Any]]) -> list[dict[str, Any]] | None:
-    """[{address, text (the last word of the kernel), count, owners [VM 101 "llm" (running)]}] of GPUs and their other
-    functions whose last reset in this log failed; None if the log cannot be read. `cards`: card_claims.gpus."""
-    log = evidence.run(LOG, LOG_SECONDS)
-    if not log.ok or log.rc != 0:
-        errors.unanswered(log)
-        return None
-    return find_failed_resets(log.text, cards)
+    """[{address, text (the last word of the kernel), count, owners [VM 101 "llm" (running)], power_state,
+    d3cold_allowed, reset_methods (of its GPU)}] of GPUs and their other functions whose last reset in this log failed;
+    None if the log cannot be read. `cards`: card_claims.list_gpus."""
+    text, whole = log_sources.read_first_log(evidence, errors)
+    found = find_failed_resets(text, cards)
+    return found if found or whole else None
 
 
 def find_failed_resets(text: str, cards: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
@@ -54,7 +52,11 @@ def find_failed_resets(text: str, cards: dict[str, dict[str, Any]]) -> list[dict
             continue
         entry = found.setdefault(
             address,
-            {"address": address, "count": 0, "owners": [label_claim(claim) for claim in cards[card]["claimed_by"]]},
+            {
+                **{name: cards[card].get(name) for name in ("power_state", "d3cold_allowed", "reset_methods")},
+                **{"address": address, "count": 0},
+                "owners": [label_claim(claim) for claim in cards[card]["claimed_by"]],
+            },
         )
         entry.update(text=match.group("text"), count=entry["count"] + 1)
     return [found[address] for address in sorted(found)]

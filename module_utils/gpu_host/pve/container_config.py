@@ -14,7 +14,7 @@ from typing import Any
 from ..evidence import values
 from . import container_access, ct_schema
 from .guest_config import GuestConfig, effective_settings, parse_number, parse_truth, pending_changes
-from .property_string import Refused, parse_property_string
+from .property_string import Refused
 
 _DEV = re.compile(r"dev([0-9]+)$")
 _GPU_NODE = re.compile(r"/dev/nvidia([0-9]+)$")
@@ -112,7 +112,7 @@ def _devices(settings: Mapping[str, str], raw: list[tuple[str, str]]) -> dict[st
     known_mounts = [item for item in mounts if item is not None]
     devices = [parse_device(index, value) for index, value in entries]
     try:
-        features = parse_property_string(ct_schema.FEATURES, settings.get("features", ""))
+        features = ct_schema.parse_features(settings.get("features", ""))
     except Refused:
         features = {}
     hooks = ["%s: %s" % (key, value) for key, value in raw if _BRINGS_NODES.match(key) and value]

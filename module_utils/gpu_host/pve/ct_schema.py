@@ -167,6 +167,11 @@ def check_device(value: str) -> dict[str, str]:
     return found
 
 
+def parse_features(value: str) -> dict[str, str]:
+    """A features line as the container's start parses it; Refused stops the start."""
+    return parse_property_string(FEATURES, value) if value not in ("", "0") else {}
+
+
 def raw_problem(key: str) -> tuple[bool, str | None]:
     """(does a raw `lxc.*` line count, what Proxmox warns of). Source: is_valid_lxc_conf_key."""
     if key.startswith("lxc.limit."):

@@ -97,6 +97,8 @@ def _sentence(config: GuestConfig, section: Section, line: Line) -> str:
         except Refused:
             return "Proxmox keeps the value and refuses to start the container with it (%s): %s" % (reason, text)
         return "Proxmox warns (%s) and passes the device all the same: %s" % (reason, text)
+    if line.key == "features":
+        return "Proxmox keeps the value and refuses to start the container with it (%s): %s" % (reason, text)
     return "Proxmox warns (%s) and keeps the value as it stands: %s" % (reason, text)
 
 

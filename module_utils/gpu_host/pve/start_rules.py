@@ -2,7 +2,8 @@
 
 Source: vm_start (QemuServer.pm), parse_hostpci_devices, choose_hostpci_devices, reserve_pci_usage and
 prepare_pci_device (PCI.pm), assert_valid (Mapping/PCI.pm), assert_valid_machine_property (Machine.pm); for a container
-foreach_passthrough_device and get_device_mode_and_rdev (pve-container). The messages are Proxmox's own.
+update_lxc_config (LXC.pm: parse_features, then foreach_passthrough_device and get_device_mode_and_rdev). The messages
+are Proxmox's own.
 """
 
 from __future__ import annotations
@@ -183,7 +184,8 @@ def _entry(key: str, value: str, state: NodeState) -> _Entry:
             addresses += found
         if len(addresses) > 1 and "mdev" in options:
             raise _Dies("hostpci", "cannot use mediated device with multifunction device", key)
-        entry.nvidia_vgpu = bool(
+        # One device of NVIDIA's own interface among the alternatives decides for all of them.
+        entry.nvidia_vgpu = entry.nvidia_vgpu or bool(
             re.fullmatch(r"nvidia-\d+", options.get("mdev", "")) and state.devices[addresses[0]].get("vgpu") == "nvidia"
         )
         entry.alternatives.append(addresses)
@@ -315,6 +317,10 @@ def judge_container(settings: Mapping[str, str], state: NodeState) -> Verdict:
         lock = settings.get("lock", "")
         if lock not in ("", "0", "mounted"):
             raise _Dies("lock", "CT is locked (%s)" % lock, "lock")
+        try:
+            ct_schema.parse_features(settings.get("features", ""))
+        except Refused as error:
+            raise _Dies("features", str(error), "features") from error
         devices = {}
         missing: list[str] = []
         for key in sorted(filter(_DEV_KEY.fullmatch, settings), key=lambda name: values.number_in_name(name[3:])):
