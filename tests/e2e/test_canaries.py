@@ -24,7 +24,7 @@ def plant(name: str, path: Path) -> dict[str, str]:
     """A recorded host with every form of a secret in every record, as somebody else could have written it."""
     original = bundle.load_bundle(str(HOSTS / (name + ".jsonl.gz")))
     manifest = {"bundle": 1, **original.manifest, "note": canaries.lines()}
-    records = [canaries.seed_record(record) for record in original.records()]
+    records = canaries.seed_records(original.records())
     path.write_text("".join(json.dumps(line) + "\n" for line in (manifest, *records)))
     assert len(canaries.find_leaks(path.read_text())) == len(canaries.planted())
     return {"gpu_host_bundle": str(path)}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 # One a line. {16}: the value is repeated up to that length, as a token of that kind has.
@@ -396,3 +396,15 @@ def seed_record(record: dict[str, Any]) -> dict[str, Any]:
         [str(record.get("reason", "")), *(text for _value, text in planted() if not re.search("\n|nvironment", text))]
     )
     return seeded
+
+
+def seed_records(records: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The records of a host, of which the first of each source is planted: the others are read in the same way."""
+    seen: set[tuple[str, str]] = set()
+    found = []
+    for record in records:
+        kind, asked = question_of(record)
+        source = (kind, re.sub(r"[0-9a-f]{4}:[0-9a-f]{2}(?::[0-9a-f]{2}\.[0-7])?|[0-9]+", "N", asked))
+        found.append(record if source in seen else seed_record(record))
+        seen.add(source)
+    return found

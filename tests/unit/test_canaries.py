@@ -83,10 +83,6 @@ def test_no_form_comes_through_json_that_stays_json() -> None:
     assert json.loads(masked)["model"] == "m"
 
 
-def seeded(records: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [canaries.seed_record(record) for record in records]
-
-
 def bundle_text(manifest: dict[str, Any], records: Iterable[dict[str, Any]]) -> str:
     """Not by dump_bundle, which masks: a bundle of another hand."""
     lines = [json.dumps({"bundle": 1, **manifest, "note": canaries.lines()})]
@@ -97,7 +93,7 @@ def bundle_text(manifest: dict[str, Any], records: Iterable[dict[str, Any]]) -> 
 def seeded_host(name: str) -> str:
     path = HOSTS / (name + ".jsonl.gz")
     original = bundle.load_bundle(str(path))
-    return bundle_text(original.manifest, seeded(original.records()))
+    return bundle_text(original.manifest, canaries.seed_records(original.records()))
 
 
 @pytest.mark.parametrize("name", NAMES)
