@@ -10,6 +10,7 @@ import json
 import re
 import shlex
 from collections.abc import Callable, Iterable
+from functools import cache
 from typing import Any
 
 # One a line. {16}: the value is repeated up to that length, as a token of that kind has.
@@ -253,6 +254,7 @@ def value_of(number: int) -> str:
     return "Zq%03dvKx7" % number
 
 
+@cache
 def planted() -> list[tuple[str, str]]:
     """(the secret, the text that it stands in) of every form."""
     found = []
@@ -385,7 +387,8 @@ def seed_record(record: dict[str, Any]) -> dict[str, Any]:
     plant = place_of(kind, asked) or into_text
     seeded = dict(record)
     if kind == "list":
-        links = {"planted%d" % number: {"kind": "link", "target": text} for number, (_v, text) in enumerate(planted())}
+        some = planted()[len(asked) % 16 :: 16]  # every directory others
+        links = {"planted%d" % number: {"kind": "link", "target": text} for number, (_v, text) in enumerate(some)}
         return {**seeded, "entries": {**(record.get("entries") or {}), **links}}
     for name in ("text", "stdout"):
         if name in record:
