@@ -54,6 +54,12 @@ class CallbackModule(Default):
         self._checked = self._checked or name == "run_checks"
         return name in SHORT and self._display.verbosity < 2
 
+    def _dump_results(self, result: Any, *args: Any, **more: Any) -> str:
+        """What a facts module recorded (`capture=true`) is a file, and nothing for a screen at any -v."""
+        if isinstance(result, dict) and result.get("bundle_text"):
+            result = {**result, "bundle_text": "%d characters of evidence, not shown" % len(result["bundle_text"])}
+        return str(super()._dump_results(result, *args, **more))
+
     def _line(self, status: str, result: Any, color: str) -> None:
         lines = str(result.result.get("msg", "")).strip().splitlines() or ["done"]
         words = " ".join(lines[:2]) + (" …" if len(lines) > 2 else "")

@@ -78,8 +78,8 @@ options:
     type: path
   capture_anonymous:
     description:
-      - Replace UUIDs, serial numbers, MAC and IP addresses and the name of the host in the bundle, each by the same
-        stand-in everywhere.
+      - Replace UUIDs and other ids, serial numbers, MAC and IP addresses and the names of hosts, guests and users in
+        the bundle, each by the same stand-in everywhere.
     type: bool
     default: false
   own_run:
@@ -132,4 +132,9 @@ size_bytes:
   description: Its size.
   returned: with O(capture_dest)
   type: int
+summary:
+  description: Sentences on what the bundle holds, for whoever sends it on.
+  returned: with O(capture_dest)
+  type: list
+  elements: str
 """

@@ -124,6 +124,7 @@ restarted:
 import shlex
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.gpu_host.evidence import secrets
 from ansible.module_utils.gpu_host.evidence.interface import Evidence
 from ansible.module_utils.gpu_host.evidence.live import LiveEvidence
 from ansible.module_utils.gpu_host.proxmox import gather_host
@@ -228,6 +229,8 @@ def shown(text: str, kind: str, change: pve_plan.Plan) -> dict:
     dropped = [line.text.rstrip("\n") for line in config.current.lines if line.number in change.drop_lines]
     before = ["%s: %s" % (key, settings[key]) for key in keys if key in settings] + dropped
     after = ["%s: %s" % (key, change.set[key]) for key in keys if key in change.set]
+    # An `args` line may hold a secret of its own.
+    before, after = secrets.redact_strings(before), secrets.redact_strings(after)
     return {"before": "".join(line + "\n" for line in before), "after": "".join(line + "\n" for line in after)}
 
 
@@ -244,7 +247,8 @@ def configure(params: dict, check_mode: bool, evidence: Evidence, guest: pve_app
     result["diff"] = {"before_header": guest.path, "after_header": guest.path, **shown(text, guest.kind, change)}
     tool = pve_apply.TOOLS[guest.kind]
     if change.arguments():
-        result["commands"].append(shlex.join([tool, "set", guest.vmid, *change.arguments()]))
+        command = shlex.join([tool, "set", guest.vmid, *change.arguments()])
+        result["commands"].append(secrets.redact_strings(command))
     if change.drop_lines:
         result["commands"].append(
             "sed -i '%s' %s" % ("; ".join("%dd" % number for number in change.drop_lines), guest.path)

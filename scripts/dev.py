@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Sets up what a clone needs and runs it:
 
-`python3 scripts/dev.py validate | read | test | test-all | lint | bench | docs | setup | packages`.
+`python3 scripts/dev.py validate | read | show | test | test-all | lint | bench | docs | setup | packages`.
 
 `read PATH` validates what somebody handed in: a bug report, a folder or an archive of outputs, a pasted text.
+`show PATH` lists every record of a bundle as text, to look at before it is sent.
 
 Everything lands in .venv/ inside the clone. `validate` without arguments shows the example fleet, and exits with 0
 where that gets the verdict that it should; with arguments it is `ansible-playbook validate.yml`. `test` runs the tests
@@ -26,7 +27,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 MINIMUM = (3, 11)
-COMMANDS = ["setup", "validate", "read", "test", "test-all", "lint", "bench", "docs", "packages"]
+COMMANDS = ["setup", "validate", "read", "show", "test", "test-all", "lint", "bench", "docs", "packages"]
 # The verdict of the example fleet: host -> the checks that decide and fail.
 EXAMPLE = {
     "llm-vm": {"vm_machine_q35", "chipset_supports_p2p", "p2p_granted"},
@@ -53,8 +54,8 @@ def main() -> int:
         install_system_packages()
     if options.command == "packages":
         return 0
-    if options.command == "read" and len(arguments) != 1:
-        parser.error("read takes one path: a file, a folder or an archive")
+    if options.command in ("read", "show") and len(arguments) != 1:
+        parser.error(options.command + " takes one path: a file, a folder or an archive")
     environment = set_up(options.python, testing)
     if options.command == "setup":
         print("Ready: %s" % environment)
@@ -64,6 +65,7 @@ def main() -> int:
     commands = {
         "validate": ["ansible-playbook", "validate.yml", *arguments],
         "read": ["ansible-playbook", "validate.yml", "-i", "case,", "-e", describe_handed_in(arguments)],
+        "show": ["python", "scripts/show_bundle.py", *arguments],
         "test": ["pytest", *tier_arguments("fast", arguments)],
         "test-all": ["pytest", *tier_arguments("all", arguments)],
         "lint": ["pytest", "-q", "tests/lint", *arguments],

@@ -9,6 +9,8 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from ansible.errors import AnsibleActionFail
@@ -39,9 +41,10 @@ class ActionModule(Base):  # type: ignore[misc]
     ) -> dict[str, Any]:
         """The result of the facts module `name`, on the host or for `bundle`."""
         if not bundle:
-            live: dict[str, Any] = self._execute_module(
-                module_name=name, module_args=arguments, task_vars=self._with_interpreter(task_vars)
-            )
+            with self._without_log(bool(arguments.get("capture"))):
+                live: dict[str, Any] = self._execute_module(
+                    module_name=name, module_args=arguments, task_vars=self._with_interpreter(task_vars)
+                )
             return live
         path = replay.find_bundle(str(bundle), (task_vars.get("inventory_dir"), os.getcwd()))
         module = self._shared_loader_obj.module_loader.find_plugin(name, mod_type=".py")
@@ -56,6 +59,19 @@ class ActionModule(Base):  # type: ignore[misc]
                 str(error)
             ) from None  # Ansible would say what it came from as well: the same words again
         return recorded
+
+    @contextmanager
+    def _without_log(self, evidence: bool) -> Iterator[None]:
+        """Where the module's answer holds the evidence: the connection does not print it (ssh does, from -vvv on)."""
+        context = getattr(self._connection, "_play_context", None)
+        if not evidence or context is None:
+            yield
+            return
+        before, context.no_log = context.no_log, True
+        try:
+            yield
+        finally:
+            context.no_log = before
 
     def _with_interpreter(self, task_vars: dict[str, Any]) -> dict[str, Any]:
         """On the controller itself, the Python that runs the playbook.

@@ -17,6 +17,7 @@ Facts: Any = action_loader.get("gpu_facts", class_only=True)  # which puts our m
 wanted = importlib.import_module("ansible.module_utils.gpu_host.probe.wanted")
 bundles = importlib.import_module("ansible.module_utils.gpu_host.evidence.bundle")
 anonymiser = importlib.import_module("ansible.module_utils.gpu_host.evidence.anonymise")
+describer = importlib.import_module("ansible.module_utils.gpu_host.evidence.describe_bundle")
 files = importlib.import_module("ansible.module_utils.gpu_report.files")
 detection = importlib.import_module("ansible.module_utils.gpu_server.detection")
 proxmox_host = importlib.import_module("ansible.module_utils.gpu_host.proxmox")
@@ -119,14 +120,15 @@ class ActionModule(Facts):  # type: ignore[misc]
     def _write_bundle(self, recorded: list[str], dest: str, anonymous: bool) -> dict[str, Any]:
         """Write one bundle of all that was recorded, whole or not at all:
 
-        ``{changed, dest, records, size_bytes, msg}``.
+        ``{changed, dest, records, size_bytes, summary, msg}``.
         """
         path = os.path.abspath(os.path.expanduser(dest))
         try:
             text, count = bundles.join_bundles(recorded)
         except ValueError as error:
             raise AnsibleActionFail("What the host sent is no bundle, nothing was written: %s" % error) from None
-        data = bundles.compress_bundle(anonymiser.anonymise_bundle(text) if anonymous else text)
+        text = anonymiser.anonymise_bundle(text) if anonymous else text
+        data = bundles.compress_bundle(text)
         changed = files.read_or_none(path) != data
         if changed and not self._task.check_mode:
             try:
@@ -134,4 +136,11 @@ class ActionModule(Facts):  # type: ignore[misc]
             except OSError as error:
                 raise AnsibleActionFail("%s cannot be written: %s" % (path, error.strerror or error)) from None
         message = "%s: %d answers, %d KiB" % (path, count, len(data) // 1024)
-        return {"changed": changed, "dest": path, "records": count, "size_bytes": len(data), "msg": message}
+        return {
+            "changed": changed,
+            "dest": path,
+            "records": count,
+            "size_bytes": len(data),
+            "summary": describer.summarise_bundle(text),
+            "msg": message,
+        }

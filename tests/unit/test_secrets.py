@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import string
 import time
+from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 from ansible.module_utils.gpu_host.evidence import secrets
+from ansible.module_utils.gpu_host.evidence.interface import Outcome
+from ansible.module_utils.gpu_host.pve import guest_config
+from ansible.module_utils.gpu_provision import pve_apply
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -234,3 +240,57 @@ def test_hostile_text_takes_bounded_time(line: bytes) -> None:
     began = time.monotonic()
     secrets.redact_text(line)
     assert time.monotonic() - began < 5
+
+
+GUEST = "/etc/pve/qemu-server/101.conf"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "description: note\nsshkeys: ssh-rsa%20AAAA%2Bx\n"
+        "smbios1: uuid=0a1b2c3d-0000-4000-8000-00000000abcd,serial=QUJD\n",
+        "smbios1: serial=not base64\nsshkeys: with blanks\nsearchdomain: a b\ncipassword: x\ry\n",
+        "ipconfig0: ip=10.0.0.5/24,gw=10.0.0.1,ip6=auto\n"
+        "ipconfig1: ip=10.0.0.5\nnameserver: 10.0.0.1\ncicustom: user=local:s/x.yml\n",
+        "machne: q35\nHostpci0: 01:00.0\n junk line\nhostpci0 : 01:00.0\n# note\nhostpci1: 0000:01:00.0,pcie=1\n",
+        "[snap]\ndescription: x\nmachine: Q35\n[special:cloudinit]\nname: x\ncipassword: y\n[PENDING]\ncipassword: z\n",
+    ],
+)
+@pytest.mark.parametrize("kind", ["vm", "lxc"])
+def test_what_is_left_out_of_a_guest_changes_no_fault(text: str, kind: str) -> None:
+    """What Proxmox takes or refuses, and on which line, is the same before and after."""
+    path = GUEST if kind == "vm" else "/etc/pve/lxc/101.conf"
+    masked = secrets.redact_file(path, text.encode()).decode()
+    before, after = (guest_config.parse_config(one, kind) for one in (text, masked))
+    assert [(line.number, line.key, line.counts, line.is_junk) for line in before.warnings()] == [
+        (line.number, line.key, line.counts, line.is_junk) for line in after.warnings()
+    ]
+    assert [section.name for section in before.sections] == [section.name for section in after.sections]
+    assert before.current.settings().keys() == after.current.settings().keys()
+    assert secrets.redact_file(path, masked.encode()).decode() == masked
+
+
+def test_what_readers_ask_of_a_guest_stays() -> None:
+    text = (
+        b"agent: 1\nargs: -global q35-pcihost.pci-hole64-size=2048G -fw_cfg name=opt/ovmf/X-PciMmio64Mb,string=65536\n"
+        b"bios: ovmf\nhostpci0: 0000:01:00.0,pcie=1\nmachine: q35\nname: llm-vm\n"
+        b"lxc.mount.entry: /dev/nvidia0 dev/nvidia0 none bind\n"
+    )
+    assert secrets.redact_file(GUEST, text) == text
+
+
+def test_proxmox_compares_the_digest_of_the_file_itself(tmp_path: Path) -> None:
+    """`qm set --digest` is given the SHA-1 of what stands on the disk, secrets and all."""
+    text = "cipassword: abc123\n#note\nmachine: q35\n"
+    (tmp_path / "etc/pve/qemu-server").mkdir(parents=True)
+    (tmp_path / GUEST[1:]).write_text(text)
+    seen: list[list[str]] = []
+
+    def run(argv: Sequence[str], _limit: float) -> Outcome:
+        seen.append(list(argv))
+        return Outcome(tuple(argv), "ok", rc=0)
+
+    guest = pve_apply.Guest("vm", "101", str(tmp_path), run)
+    guest.configure(["--machine", "q35"], guest.text())
+    assert seen[0][-1] == hashlib.sha1(text.encode()).hexdigest()

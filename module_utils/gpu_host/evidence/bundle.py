@@ -24,7 +24,7 @@ import json
 import re
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from . import fetching, secrets
@@ -233,7 +233,7 @@ def _read(pieces: Iterator[bytes], path: str) -> BundleEvidence:
         raise BundleError(
             "%s: not a bundle: neither gzip nor JSON. capture.yml writes one; name that file in gpu_host_bundle." % path
         )
-    manifest = _json_object(first, path, 1)
+    manifest = secrets.redact_strings(_json_object(first, path, 1))
     if manifest.get("bundle") != FORMAT:
         raise BundleError(
             "%s line 1: not a bundle manifest of format %d (found %r). Capture it again with capture.yml."
@@ -255,7 +255,7 @@ def _read(pieces: Iterator[bytes], path: str) -> BundleEvidence:
 
 def dump_bundle(manifest: dict[str, Any], records: Iterable[dict[str, Any]]) -> str:
     """The text of a bundle file: ASCII, so that file names in any encoding survive."""
-    lines = [json.dumps({"bundle": FORMAT, **manifest})]
+    lines = [json.dumps({"bundle": FORMAT, **secrets.redact_strings(manifest)})]
     lines += [json.dumps(record) for record in records]
     return "\n".join(lines) + "\n"
 
@@ -372,7 +372,7 @@ def _encode_bytes(data: bytes, name: str) -> dict[str, str]:
         return {"base64" if name == "text" else name + "_base64": encoded}
 
 
-def _decode_bytes(record: dict[str, Any], name: str) -> bytes | None:
+def decode_bytes(record: dict[str, Any], name: str) -> bytes | None:
     encoded = record.get("base64" if name == "text" else name + "_base64")
     if encoded is not None:
         return base64.b64decode(encoded, validate=True)
@@ -393,42 +393,56 @@ def encode_reading(reading: Reading) -> dict[str, Any]:
         "read": reading.path,
         "status": reading.status,
         "truncated": reading.truncated,
-        "reason": reading.reason,
+        "reason": secrets.redact_strings(reading.reason),
     }
     if reading.data is not None:
-        record.update(_encode_bytes(reading.data, "text"))
+        record.update(_encode_bytes(secrets.redact_file(reading.path, reading.data), "text"))
     return _without_defaults(record)
 
 
 def _decode_reading(record: dict[str, Any]) -> Reading:
-    path, data = str(record["read"]), _decode_bytes(record, "text")
+    path, data = str(record["read"]), decode_bytes(record, "text")
     if record["status"] == OK and data is None:
         raise ValueError("status ok without content")
     # Masked when it was captured; a bundle from another hand may not be.
     data = None if data is None else secrets.redact_file(path, data)
-    return Reading(path, str(record["status"]), data, bool(record.get("truncated")), str(record.get("reason", "")))
+    return Reading(
+        path,
+        str(record["status"]),
+        data,
+        bool(record.get("truncated")),
+        secrets.redact_strings(str(record.get("reason", ""))),
+    )
 
 
 def encode_listing(listing: Listing) -> dict[str, Any]:
-    entries = {name: _without_defaults(asdict(entry)) for name, entry in listing.entries.items()}
-    record = {"list": listing.path, "status": listing.status, "reason": listing.reason}
+    # A link's target may be an address with a password; a name stays, since it is what the next call asks for.
+    entries = {
+        name: _without_defaults({**asdict(entry), "target": secrets.redact_strings(entry.target)})
+        for name, entry in listing.entries.items()
+    }
+    record = {"list": listing.path, "status": listing.status, "reason": secrets.redact_strings(listing.reason)}
     return {**_without_defaults(record), "entries": entries} if listing.ok else _without_defaults(record)
 
 
 def _decode_listing(record: dict[str, Any]) -> Listing:
     entries = {name: Entry(**entry) for name, entry in record.get("entries", {}).items()}
-    return Listing(record["list"], record["status"], entries, record.get("reason", ""))
+    entries = {
+        name: replace(entry, target=secrets.redact_strings(entry.target)) if entry.target else entry
+        for name, entry in entries.items()
+    }
+    return Listing(record["list"], record["status"], entries, secrets.redact_strings(record.get("reason", "")))
 
 
 def encode_outcome(outcome: Outcome) -> dict[str, Any]:
     record: dict[str, Any] = {
         "run": list(outcome.argv),
         "status": outcome.status,
-        "reason": outcome.reason,
+        "reason": secrets.redact_strings(outcome.reason),
         "truncated": outcome.truncated,
     }
-    record.update(_encode_bytes(outcome.stdout, "stdout"))
-    record.update(_encode_bytes(outcome.stderr, "stderr"))
+    record.update(_encode_bytes(secrets.redact_text(outcome.stdout), "stdout"))
+    record.update(_encode_bytes(secrets.redact_text(outcome.stderr), "stderr"))
     return {**_without_defaults(record), "rc": outcome.rc, "seconds": outcome.seconds}
 
 
@@ -437,22 +451,24 @@ def _decode_outcome(record: dict[str, Any]) -> Outcome:
         tuple(record["run"]),
         record["status"],
         rc=record.get("rc"),
-        stdout=secrets.redact_text(_decode_bytes(record, "stdout") or b""),
-        stderr=secrets.redact_text(_decode_bytes(record, "stderr") or b""),
+        stdout=secrets.redact_text(decode_bytes(record, "stdout") or b""),
+        stderr=secrets.redact_text(decode_bytes(record, "stderr") or b""),
         seconds=float(record.get("seconds") or 0.0),
         truncated=bool(record.get("truncated")),
-        reason=record.get("reason", ""),
+        reason=secrets.redact_strings(record.get("reason", "")),
     )
 
 
 def encode_fetched(fetched: Fetched) -> dict[str, Any]:
-    record = {"fetch": fetched.url, **asdict(fetched), **_encode_bytes(fetched.data, "text")}
+    data = fetching.redact_answer(fetched.method, fetched.data)
+    record = {"fetch": fetched.url, **asdict(fetched), **_encode_bytes(data, "text")}
+    record["reason"] = secrets.redact_strings(fetched.reason)
     del record["url"], record["data"]
     return _without_defaults(record)
 
 
 def _decode_fetched(record: dict[str, Any]) -> Fetched:
-    method, data = str(record.get("method", "GET")), _decode_bytes(record, "text") or b""
+    method, data = str(record.get("method", "GET")), decode_bytes(record, "text") or b""
     return Fetched(
         method,
         str(record["fetch"]),
@@ -464,5 +480,5 @@ def _decode_fetched(record: dict[str, Any]) -> Fetched:
         record.get("first_byte_s"),
         bool(record.get("truncated")),
         str(record.get("label", "")),
-        str(record.get("reason", "")),
+        secrets.redact_strings(str(record.get("reason", ""))),
     )

@@ -58,9 +58,13 @@ def fetch_answer(request: Request) -> Fetched:
 def redact_answer(method: str, data: bytes) -> bytes:
     """What a server says of itself may hold keys.
 
-    What it generates from our own prompt holds lists of "tokens" instead.
+    What it generates from our own prompt holds lists of "tokens" instead, which are none; an error beside it may hold
+    some.
     """
-    return data if method == "POST" else secrets.redact_text(data)
+    if method != "POST":
+        return secrets.redact_text(data)
+    lines = data.split(b"\n")
+    return b"\n".join(line if b'"choices"' in line else secrets.redact_text(line) for line in lines)
 
 
 def _connection(scheme: str, host: str, port: int | None, timeout: float) -> http.client.HTTPConnection:

@@ -153,7 +153,7 @@ def _entry(path: str) -> Entry:
     device = kind in ("char", "block")
     return Entry(
         kind=kind,
-        target=os.readlink(path) if kind == "link" else None,
+        target=secrets.redact_strings(os.readlink(path)) if kind == "link" else None,
         mode=stat.S_IMODE(info.st_mode),
         uid=info.st_uid,
         gid=info.st_gid,

@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from ..evidence import bundle as bundles
+from ..evidence import secrets
 from ..evidence.interface import NOT_CAPTURED, Entry, Listing
 from ..evidence.sides import HYPERVISOR
 from . import command_lines, of_files, of_guests, of_logs, of_pci, of_servers, of_smi, of_tools, sources, split
@@ -54,7 +55,7 @@ def load_case(path: str) -> bundles.BundleEvidence:
     """The evidence at `path`, in whatever form. BundleError names what is wrong with it."""
     if not os.path.isdir(path) and _is_bundle(path):
         bundle = bundles.load_bundle(path)
-        return _with_pieces(bundle) if bundle.manifest.get("loose") else bundle
+        return with_pieces(bundle) if bundle.manifest.get("loose") else bundle
     handed = sources.open_path(path)
     case = _Case(path)
     for file in handed.files:
@@ -65,7 +66,7 @@ def load_case(path: str) -> bundles.BundleEvidence:
     return case.evidence()
 
 
-def _with_pieces(bundle: bundles.BundleEvidence) -> LooseEvidence:
+def with_pieces(bundle: bundles.BundleEvidence) -> LooseEvidence:
     """A capture of loose pieces is loose itself."""
     twin = LooseEvidence(bundle.manifest, ())
     for record in bundle.records():
@@ -96,7 +97,7 @@ def _is_manifest(data: bytes) -> bool:
 def _refused(path: str, case: _Case) -> bundles.BundleEvidence:
     """Nothing was recognised: what a bundle would have said, or what was there instead."""
     if os.path.isdir(path) or case.left_out or len(case.unrecognised) > 1:
-        seen = ["%s: %s" % (name, why) for name, why in case.left_out] + case.unrecognised
+        seen = secrets.redact_strings(["%s: %s" % (name, why) for name, why in case.left_out] + case.unrecognised)
         raise bundles.BundleError(
             "%s: nothing in it is an output or a file of a host that is known here%s. README.md lists what is."
             % (
@@ -238,6 +239,8 @@ class _Case:
         }
         if self._bundles:
             manifest = {**self._bundles[0].manifest, "loose": loose}
+        # A piece is named by its command, which may hold a password (`docker login -p X`).
+        manifest = secrets.redact_strings(manifest)
         found = LooseEvidence(manifest, ())
         for record in node if not own else _below_hypervisor(node):
             found.add(record)
