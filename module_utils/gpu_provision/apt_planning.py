@@ -27,6 +27,8 @@ class Planner:
         self._opener = opener
         self._run = run
         self._independent: list[str] = []
+        self._rival = ""
+        self._optional: set[str] = set()
         _code, text = run(apt_parsing.DPKG_QUERY)
         self.installed = apt_parsing.parse_installed(text)
         self.system = read_system(packages=self.installed)
@@ -38,6 +40,7 @@ class Planner:
             return {"family": entry["family"], "entry": entry, "changes": False}
         # Packages that belong to the driver and have versions of their own in this source.
         self._independent = list(entry.get("independent", {}).get(self._options["source"], ()))
+        self._rival = str(entry.get("rivals", {}).get(self._options["source"], ""))
         self._refuse_leftovers()
         wanted = self._packages(entry)
         pin = self._pin()
@@ -81,8 +84,16 @@ class Planner:
             names = [*sets[chosen], *names]
         branch = self._options["version"].partition(".")[0]
         if branch.isdigit() and int(branch) < entry.get("suffixed_below", 0):
-            names = [entry["suffixed"].get(name, name) for name in names]
+            names = [
+                entry["suffixed"].get(name.rstrip("?"), name.rstrip("?")) + "?" * name.endswith("?") for name in names
+            ]
+        own = self._options["source"] == "distribution" and entry.get("fabric_manager_of_distribution")
+        if own or (branch.isdigit() and int(branch) < entry.get("fabric_manager_suffixed_below", 0)):
+            names = ["nvidia-fabricmanager-{branch}" if name == "nvidia-fabricmanager" else name for name in names]
         names = [name.format(branch=branch) for name in names]
+        # NAME? is taken where the sources offer it.
+        self._optional = {name.rstrip("?") for name in names if name.endswith("?")}
+        names = [name.rstrip("?") for name in names]
         if self._options["headers"]:
             wanted = choose_headers(self.system, self.installed)
             names += [*wanted["running"], *wanted["coming"]]
@@ -92,7 +103,10 @@ class Planner:
         if not self._options["pin_path"] or not self._options["version"]:
             return None
         return self._options["pin_path"], pin_text(
-            self._options["managed"], [*self._options["exempt"], *self._independent], self._options["version"]
+            self._options["managed"],
+            [*self._options["exempt"], *self._independent],
+            self._options["version"],
+            self._rival,
         )
 
     def _managed(self, name: str) -> bool:
@@ -114,7 +128,8 @@ class Planner:
             if version
             else True
         )
-        return all(name in self.installed for name in wanted) and fits and (len(versions) <= 1 or not version)
+        there = all(name in self.installed or name in self._optional for name in wanted)
+        return there and fits and (len(versions) <= 1 or not version)
 
     # the repository -------------------------------------------------------------------------------------------------
 
@@ -192,7 +207,10 @@ class Planner:
                         "the package repository %s cannot be used: %s. Nothing was changed."
                         % (where, problem.rstrip("."))
                     )
-            self._refuse_missing(trial, wanted)
+            there = trial.candidates(wanted)
+            wanted = [name for name in wanted if name in there or name not in self._optional]
+            plan["packages"] = wanted
+            self._refuse_missing(trial, [name for name in wanted if name not in there])
             result = trial.install(wanted, self._options["recommends"])
             if result.problem:
                 raise PlanError(
@@ -219,8 +237,7 @@ class Planner:
                 )
         return ""
 
-    def _refuse_missing(self, trial: Trial, wanted: list[str]) -> None:
-        missing = [name for name in wanted if name not in trial.candidates(wanted)]
+    def _refuse_missing(self, trial: Trial, missing: list[str]) -> None:
         if not missing:
             return
         version = self._options["version"]

@@ -121,7 +121,8 @@ def test_system(tmp_path: Path, text: str, packages: dict[str, Any], key: str) -
 def test_unsupported_system_lists_what_is_supported(tmp_path: Path) -> None:
     found = systems.read_system(release(tmp_path, 'ID=arch\nPRETTY_NAME="Arch Linux"\n'))
     with pytest.raises(
-        PlanError, match=r"Arch Linux is not supported\. Supported are: Debian 12, .*Proxmox VE 9 \(untested\)"
+        PlanError,
+        match=r"Arch Linux is not supported\. Supported are: .*Proxmox VE 9 \(tried on a rebuilt archive\), RHEL 9",
     ):
         systems.choose_system(found, SYSTEMS)
     with pytest.raises(PlanError, match="architecture riscv64"):
