@@ -36,6 +36,10 @@ PERSISTENCED = {
     "usr/bin/nvidia-persistenced": repository.DAEMON,
     "usr/lib/systemd/system/nvidia-persistenced.service": UNIT,
 }
+FABRIC = {
+    "usr/bin/nv-fabricmanager": repository.DAEMON,
+    "usr/lib/systemd/system/nvidia-fabricmanager.service": repository.UNIT % ("Fabric Manager", "nv-fabricmanager"),
+}
 
 
 def build(target: Path) -> Path:
@@ -175,7 +179,7 @@ def companions(versions: list[str]) -> list[Package]:
             Package("nvidia-modprobe", full),
             Package("nvidia-persistenced", full, "", PERSISTENCED),
             # No relation to the driver: that their versions are equal is the planner's to see to.
-            Package("nvidia-fabricmanager", full),
+            Package("nvidia-fabricmanager", full, "", FABRIC),
             Package("libnvidia-nscq", full, provides="libnvidia-nscq-" + b),
             Package("libnvsdm", full),
             Package("nvidia-imex", full, "nvidia-modprobe", provides="nvidia-imex-" + b),
@@ -218,8 +222,8 @@ def ubuntu() -> list[Package]:
                 ),
             ]  # fmt: skip
     # Of the -server driver only, and of exactly its version.
-    for name in ("nvidia-fabricmanager-" + b, "libnvidia-nscq-" + b):
-        found.append(Package(name, full, "nvidia-kernel-common-%s-server-%s" % (b, UBUNTU_OWN)))
+    for name, files in (("nvidia-fabricmanager-" + b, FABRIC), ("libnvidia-nscq-" + b, {})):
+        found.append(Package(name, full, "nvidia-kernel-common-%s-server-%s" % (b, UBUNTU_OWN), files))
     found.append(Package("nvidia-modprobe", "580.126.09-1"))
     return found
 
