@@ -150,8 +150,8 @@ class CallbackModule(CallbackBase):
             return
         if self._in_validation:
             self._collector.seen(host)
-        if result.is_changed() and name not in _CHANGES_NO_HOST and not getattr(result.task, "delegate_to", None):
-            self._collector.changed(host, result.task.get_name())
+        if result.is_changed() and name not in _CHANGES_NO_HOST:
+            self._collector.changed(host, result.task.get_name(), _other_machine(result, host))
 
     def _validate(self) -> None:
         """From now on this run reports, whatever ends it, into a directory that no other run writes to meanwhile."""
@@ -225,6 +225,12 @@ class CallbackModule(CallbackBase):
 
 def _name(task: Any) -> str:
     return str(task.action).rpartition(".")[2]
+
+
+def _other_machine(result: Any, host: str) -> str:
+    """The host that the task ran on, where that is another one than the one that it ran for."""
+    delegated = (result.result.get("_ansible_delegated_vars") or {}).get("ansible_delegated_host") or ""
+    return "" if delegated == host else str(delegated)
 
 
 def _says_verdict(task: Any) -> bool:

@@ -83,6 +83,12 @@ options:
     description: Whether the managed packages may go back to an older version.
     type: bool
     default: false
+  download:
+    description:
+      - Whether to leave the scratch directory, and return in RV(plan) the command that downloads what the plan needs
+        (download.argv). Whoever asks for it removes the directory (download.directory).
+    type: bool
+    default: false
   cuda_versions:
     description: CUDA toolkits to install, such as V(12.8); each adds its package and is compared with the driver.
     type: list
@@ -118,8 +124,8 @@ RETURN = r"""
 plan:
   description:
     - What would be done. steps (action, package, from, to), files (path, content) to write first, hold and unhold,
-      packages, download_bytes, disk_bytes, installed_version, planned_version, changes, full_update, family, entry (of
-      the table).
+      packages, download (directory, argv), source_path, download_bytes, disk_bytes, installed_version,
+      planned_version, changes, full_update, family, entry (of the table).
   returned: success
   type: dict
 summary:
@@ -215,6 +221,7 @@ def main() -> None:
             "recommends": flag,
             "upgrade": flag,
             "allow_downgrade": flag,
+            "download": flag,
             "cuda_versions": names,
             "driver_version": text,
             "refuse_runfile": flag,

@@ -14,10 +14,14 @@ description:
   - Never ends a process.
 options:
   modules:
-    description: The loaded modules that must go, in order.
+    description: The loaded modules that must go, in order; empty where none is in the way of those to load.
     type: list
     elements: str
     required: true
+  load:
+    description: The modules to load then, in order. Without it, those that went come back.
+    type: list
+    elements: str
   stop_units:
     description: Services to stop before and to start after.
     type: list
@@ -57,19 +61,24 @@ def main() -> None:
     module = AnsibleModule(
         argument_spec={
             "modules": {"type": "list", "elements": "str", "required": True},
+            "load": {"type": "list", "elements": "str"},
             "stop_units": {"type": "list", "elements": "str", "default": []},
         },
         supports_check_mode=True,
     )
-    modules, units = module.params["modules"], module.params["stop_units"]
-    if module.check_mode or not modules:
+    modules, units, load = module.params["modules"], module.params["stop_units"], module.params["load"]
+    if module.check_mode or not (modules or load):
         module.exit_json(
-            changed=bool(modules), reloaded=False, reason="check mode" if modules else "no module is loaded"
+            changed=bool(modules or load),
+            reloaded=False,
+            reason="check mode" if modules or load else "no module is loaded",
         )
-    outcome = reloading.reload_modules(LiveEvidence(), modules, units)
+    outcome = reloading.reload_modules(LiveEvidence(), modules, units, load)
     if outcome["failed"]:
         module.fail_json(msg=outcome["reason"], log=outcome["log"])
-    module.exit_json(changed=True, reloaded=outcome["reloaded"], reason=outcome["reason"], log=outcome["log"])
+    module.exit_json(
+        changed=outcome["touched"], reloaded=outcome["reloaded"], reason=outcome["reason"], log=outcome["log"]
+    )
 
 
 if __name__ == "__main__":

@@ -61,19 +61,18 @@ in_use:
   returned: success
   type: dict
 initramfs:
-  description: Whether this host builds its initramfs with update-initramfs, dracut, or not at all (empty).
+  description: Whether this host builds its initramfs with update-initramfs, dracut, mkinitcpio, or not at all (empty).
   returned: success
   type: str
 """
 
 import os
-import shutil
 import tempfile
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.gpu_host.evidence.errors import Errors
 from ansible.module_utils.gpu_host.evidence.live import LiveEvidence
-from ansible.module_utils.gpu_provision import gpu_users, module_options
+from ansible.module_utils.gpu_provision import boot_images, gpu_users, module_options
 from ansible.module_utils.gpu_server.engines import UNIT_NAMES
 
 
@@ -128,14 +127,7 @@ def main() -> None:
             [name for name in module_options.UNLOAD_ORDER if os.path.isdir("/sys/module/" + name)],
         ),
         "in_use": gpu_users.find_gpu_users(evidence, UNIT_NAMES if patterns is None else patterns),
-        "initramfs": next(
-            (
-                tool
-                for tool in ("update-initramfs", "dracut")
-                if shutil.which(tool, path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin")
-            ),
-            "",
-        ),
+        "initramfs": boot_images.find_builder(),
         "errors": errors.entries,
     }
     module.exit_json(

@@ -87,6 +87,28 @@ def find_problem(text: str) -> str:
     return " ".join(dict.fromkeys(line[:300] for line in (marked or lines[-3:])[:6]))
 
 
+def find_failed_script(text: str, limit: int = 4) -> str:
+    """What a package's own script printed before dpkg gave up on it, in one line; empty where no package failed.
+
+    dpkg itself says only "installed X package post-installation script subprocess returned error exit status 1".
+    """
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    failures = [number for number, line in enumerate(lines) if line.startswith("dpkg: error processing")]
+    if not failures:
+        return ""
+    # The last run of dpkg counts, and in it the first package: the others wait for it.
+    begin = max((number for number in range(failures[-1]) if lines[number].startswith("Log started:")), default=0)
+    at = next(number for number in failures if number >= begin)
+    package = re.match(r"dpkg: error processing (?:package|archive) (\S+)", lines[at])
+    said: list[str] = []
+    for line in reversed(lines[begin:at]):
+        if line.startswith(("Setting up ", "Unpacking ", "Preparing to unpack", "Processing triggers", "dpkg: error")):
+            break
+        said.insert(0, line[:300])
+    reason = lines[at + 1][:300] if at + 1 < len(lines) else "no reason given"
+    return "%s: %s" % (package.group(1) if package else "a package", " | ".join([*said[-limit:], reason]))
+
+
 def upstream_version(version: str) -> str:
     """The upstream part of a Debian version: '1:580.95.05-0ubuntu1' -> '580.95.05'."""
     return (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import Any, Callable
 
 from . import apt_parsing, openpgp
@@ -14,6 +15,7 @@ from .systems import PlanError, choose_headers, choose_system, read_system
 RESERVE_BYTES = 200 * 1000**2
 BUILD_BYTES = 600 * 1000**2
 BOOT_BYTES = 100 * 1000**2
+TERMINAL_LOG = "/var/log/apt/term.log"
 _RUNFILE_TRACES = ("/usr/bin/nvidia-uninstall", "/usr/bin/nvidia-installer")
 
 
@@ -24,6 +26,9 @@ class Planner:
         self._options = options
         self._opener = opener
         self._run = run
+        self._independent: list[str] = []
+        self._rival = ""
+        self._optional: set[str] = set()
         _code, text = run(apt_parsing.DPKG_QUERY)
         self.installed = apt_parsing.parse_installed(text)
         self.system = read_system(packages=self.installed)
@@ -33,6 +38,9 @@ class Planner:
         entry = choose_system(self.system, self._options["systems"])
         if entry.get("family", "apt") != "apt":
             return {"family": entry["family"], "entry": entry, "changes": False}
+        # Packages that belong to the driver and have versions of their own in this source.
+        self._independent = list(entry.get("independent", {}).get(self._options["source"], ()))
+        self._rival = str(entry.get("rivals", {}).get(self._options["source"], ""))
         self._refuse_leftovers()
         wanted = self._packages(entry)
         pin = self._pin()
@@ -45,10 +53,13 @@ class Planner:
             "steps": [],
             "files": [],
             "full_update": False,
+            "source_path": "",
+            "download": None,
         }
         plan.update(repository_changed=not files_current, download_bytes=0, disk_bytes=0)
         if not files_current or not current or self._options["upgrade"]:
             source = self._source(entry)
+            plan["source_path"] = source.path if source else ""
             self._try(plan, source, pin, wanted)
             plan["files"] = [] if files_current else self._files(source, pin)
         plan["installed_version"] = self._installed_version()
@@ -73,8 +84,16 @@ class Planner:
             names = [*sets[chosen], *names]
         branch = self._options["version"].partition(".")[0]
         if branch.isdigit() and int(branch) < entry.get("suffixed_below", 0):
-            names = [entry["suffixed"].get(name, name) for name in names]
+            names = [
+                entry["suffixed"].get(name.rstrip("?"), name.rstrip("?")) + "?" * name.endswith("?") for name in names
+            ]
+        own = self._options["source"] == "distribution" and entry.get("fabric_manager_of_distribution")
+        if own or (branch.isdigit() and int(branch) < entry.get("fabric_manager_suffixed_below", 0)):
+            names = ["nvidia-fabricmanager-{branch}" if name == "nvidia-fabricmanager" else name for name in names]
         names = [name.format(branch=branch) for name in names]
+        # NAME? is taken where the sources offer it.
+        self._optional = {name.rstrip("?") for name in names if name.endswith("?")}
+        names = [name.rstrip("?") for name in names]
         if self._options["headers"]:
             wanted = choose_headers(self.system, self.installed)
             names += [*wanted["running"], *wanted["coming"]]
@@ -84,7 +103,10 @@ class Planner:
         if not self._options["pin_path"] or not self._options["version"]:
             return None
         return self._options["pin_path"], pin_text(
-            self._options["managed"], self._options["exempt"], self._options["version"]
+            self._options["managed"],
+            [*self._options["exempt"], *self._independent],
+            self._options["version"],
+            self._rival,
         )
 
     def _managed(self, name: str) -> bool:
@@ -92,17 +114,22 @@ class Planner:
             name, self._options["exempt"]
         )
 
+    def _versioned(self, name: str) -> bool:
+        """Whether a package must have the driver's version, rather than only belong to it."""
+        return self._managed(name) and not apt_parsing.matches_pattern(name, self._independent)
+
     def _current(self, wanted: list[str]) -> bool:
         """Everything is there, of the wanted version, and all of one version."""
         version = self._options["version"]
-        own = {name: value for name, value in self.installed.items() if self._managed(name)}
+        own = {name: value for name, value in self.installed.items() if self._versioned(name)}
         versions = {apt_parsing.upstream_version(value["version"]) for name, value in own.items() if name in wanted}
         fits = (
             all(apt_parsing.version_fits(value["version"], version) for name, value in own.items() if name in wanted)
             if version
             else True
         )
-        return all(name in self.installed for name in wanted) and fits and (len(versions) <= 1 or not version)
+        there = all(name in self.installed or name in self._optional for name in wanted)
+        return there and fits and (len(versions) <= 1 or not version)
 
     # the repository -------------------------------------------------------------------------------------------------
 
@@ -180,18 +207,37 @@ class Planner:
                         "the package repository %s cannot be used: %s. Nothing was changed."
                         % (where, problem.rstrip("."))
                     )
-            self._refuse_missing(trial, wanted)
+            there = trial.candidates(wanted)
+            wanted = [name for name in wanted if name in there or name not in self._optional]
+            plan["packages"] = wanted
+            self._refuse_missing(trial, [name for name in wanted if name not in there])
             result = trial.install(wanted, self._options["recommends"])
-        if result.problem:
-            raise PlanError(
-                "apt cannot install %s: %s. Nothing was changed." % (" ".join(wanted), result.problem.rstrip("."))
-            )
-        plan.update(steps=result.steps, download_bytes=result.download_bytes, disk_bytes=result.disk_bytes)
-        self._refuse_steps(result.steps)
-        self._refuse_full_disk(result.steps, result.download_bytes, result.disk_bytes)
+            if result.problem:
+                raise PlanError(
+                    "apt cannot install %s: %s.%s Nothing was changed."
+                    % (" ".join(wanted), result.problem.rstrip("."), self._name_pin(trial, pin, result.problem))
+                )
+            plan.update(steps=result.steps, download_bytes=result.download_bytes, disk_bytes=result.disk_bytes)
+            self._refuse_steps(result.steps)
+            self._refuse_full_disk(result.steps, result.download_bytes, result.disk_bytes)
+            if self._options.get("download") and any(step["to"] for step in result.steps):
+                plan["download"] = trial.keep(wanted, self._options["recommends"])
 
-    def _refuse_missing(self, trial: Trial, wanted: list[str]) -> None:
-        missing = [name for name in wanted if name not in trial.candidates(wanted)]
+    def _name_pin(self, trial: Trial, pin: tuple[str, str] | None, problem: str) -> str:
+        """A sentence on what the pin keeps out of an unmet dependency; empty where it is not that."""
+        version = self._options["version"]
+        for name in dict.fromkeys(re.findall(r"Depends: (\S+)", problem)) if pin and version else ():
+            offered = trial.available(name) if self._versioned(name) else []
+            if offered and not any(apt_parsing.version_fits(found, version) for found in offered):
+                return " The pin that keeps other branches out (%s) lets in %s %s only, and the sources offer %s." % (
+                    pin[0] if pin else "",
+                    name,
+                    version,
+                    ", ".join(offered),
+                )
+        return ""
+
+    def _refuse_missing(self, trial: Trial, missing: list[str]) -> None:
         if not missing:
             return
         version = self._options["version"]
@@ -276,9 +322,16 @@ class Planner:
     def _refuse_leftovers(self) -> None:
         broken = [name for name, value in self.installed.items() if value["broken"]]
         if broken:
+            said = apt_parsing.find_failed_script(_read_end(TERMINAL_LOG))
+            again = "`dpkg --configure -a` on this host tries it again."
             raise PlanError(
-                "dpkg was interrupted: %s is not configured. Run `dpkg --configure -a` on this host first."
-                % ", ".join(broken[:8])
+                "dpkg was interrupted: %s is not configured. %s"
+                % (
+                    ", ".join(broken[:8]),
+                    "What failed is %s. Mend that first; then %s" % (said.rstrip("."), again)
+                    if said
+                    else "Run `dpkg --configure -a` on this host first.",
+                )
             )
         traces = [
             path
@@ -297,13 +350,15 @@ class Planner:
         versions = [
             apt_parsing.upstream_version(value["version"])
             for name, value in sorted(self.installed.items())
-            if self._managed(name)
+            if self._versioned(name)
         ]
         return max(set(versions), key=versions.count) if versions else None
 
     def _planned_version(self, steps: list[dict[str, Any]]) -> str | None:
         versions = [
-            apt_parsing.upstream_version(step["to"]) for step in steps if step["to"] and self._managed(step["package"])
+            apt_parsing.upstream_version(step["to"])
+            for step in steps
+            if step["to"] and self._versioned(step["package"])
         ]
         return max(set(versions), key=versions.count) if versions else None
 
@@ -347,3 +402,13 @@ def _source_of(repository: dict[str, Any]) -> Source:
 
 def _given(values: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value not in (None, "", [])}
+
+
+def _read_end(path: str, limit: int = 65536) -> str:
+    """The end of a file; empty where it cannot be read."""
+    try:
+        with open(path, "rb") as handle:
+            handle.seek(max(0, os.fstat(handle.fileno()).st_size - limit))
+            return handle.read().decode("utf-8", "replace")
+    except OSError:
+        return ""

@@ -40,13 +40,17 @@ def fetch_key(url: str, wanted: list[str], opener: Callable[[str], bytes]) -> by
     return data
 
 
-def pin_text(patterns: list[str], exempt: list[str], wanted: str) -> str:
-    """apt preferences that let only one driver branch (or exact version) of the packages in, from any source."""
+def pin_text(patterns: list[str], exempt: list[str], wanted: str, rival: str = "") -> str:
+    """apt preferences that let only one driver branch (or exact version) of the packages in.
+
+    From any source but the `rival` (`release o=Ubuntu`), which has packages of the same names that do not fit.
+    """
     # Only the first record that fits a package counts (apt_preferences(5)), hence this order. 1001 lets apt go back,
     # too.
     version = "%s-*" % wanted if wanted.count(".") else "%s.*" % wanted
     parts = ["Explanation: Written by Ansible. The driver's user space and its kernel module must be one version."]
     records = [" ".join(exempt) + "\nPin: version *\nPin-Priority: 500"] if exempt else []
+    records += ["%s\nPin: %s\nPin-Priority: -1" % (" ".join(patterns), rival)] if rival else []
     records += ["%s\nPin: version %s\nPin-Priority: 1001" % (" ".join(patterns), version)]
     records += ["%s\nPin: version *\nPin-Priority: -1" % " ".join(patterns)]
     return (

@@ -16,6 +16,7 @@ from typing import Any
 from . import apt_parsing
 
 LISTS = "/var/lib/apt/lists"
+ARCHIVES = "/var/cache/apt/archives"
 ENVIRONMENT = {"LC_ALL": "C", "LANGUAGE": "", "DEBIAN_FRONTEND": "noninteractive", "APT_LISTCHANGES_FRONTEND": "none"}
 
 
@@ -65,13 +66,14 @@ class Result:
 class Trial:
     """A scratch copy of the host's apt configuration.
 
-    Use as a context manager; the scratch directory goes away with it.
+    Use as a context manager; the scratch directory goes away with it, unless it is kept.
     """
 
     def __init__(self, source: Source | None, pin: tuple[str, str] | None, run: Any = None) -> None:
         self._source = source
         self._pin = pin
         self._run = run or run_apt
+        self._kept = False
 
     def __enter__(self) -> Trial:
         self._directory = tempfile.mkdtemp(prefix="gpu-host-apt-")
@@ -95,7 +97,21 @@ class Trial:
         return self
 
     def __exit__(self, *_ignored: Any) -> None:
-        shutil.rmtree(self._directory, ignore_errors=True)
+        if not self._kept:
+            shutil.rmtree(self._directory, ignore_errors=True)
+
+    def keep(self, packages: list[str], recommends: bool) -> dict[str, Any]:
+        """``{directory, argv}``: the command that downloads what the installation needs, and nothing else.
+
+        It reads the scratch directory, which the caller removes. The archives land where the real installation takes
+        them from. One retry and short time limits: a mirror that is down costs seconds.
+        """
+        self._kept = True
+        settings = ["Dir::Cache::archives=%s/" % ARCHIVES, "DPkg::Lock::Timeout=300", "Acquire::Retries=1"]
+        settings += ["Acquire::%s::Timeout=20" % method for method in ("http", "https")]
+        argv = ["apt-get", "--yes", "--quiet", *self._options("all"), *install_options(recommends)]
+        argv += [word for setting in settings for word in ("-o", setting)]
+        return {"directory": self._directory, "argv": [*argv, "--download-only", "install", *packages]}
 
     def update(self, everything: bool) -> str:
         """Fetch the index of the source (of all sources with `everything`).

@@ -41,16 +41,24 @@ def read_system(root: str = "/", packages: dict[str, dict[str, Any]] | None = No
         "label": label,
         "codename": values.get("VERSION_CODENAME", ""),
         "architecture": platform.machine(),
-        "kernel": platform.release(),
+        "kernel": _read_kernel(root),
     }
+
+
+def _read_kernel(root: str) -> str:
+    """The release of the running kernel."""
+    try:
+        with open(os.path.join(root, "proc/sys/kernel/osrelease"), encoding="utf-8", errors="replace") as handle:
+            return handle.read().strip() or platform.release()
+    except OSError:
+        return platform.release()
 
 
 def choose_system(own: dict[str, Any], table: dict[str, Any]) -> dict[str, Any]:
     """The entry of the table for this host. PlanError lists what is supported."""
     entry = table.get(own["key"])
-    supported = ", ".join(
-        "%s%s" % (row["label"], "" if row.get("tested", True) else " (untested)") for row in table.values()
-    )
+    states = {True: "", False: " (untested)", "rebuilt": " (tried on a rebuilt archive)"}
+    supported = ", ".join("%s%s" % (row["label"], states.get(row.get("tested", True), "")) for row in table.values())
     if entry is None:
         raise PlanError("%s is not supported. Supported are: %s." % (own["label"], supported))
     architectures = entry.get("architectures", ["x86_64"])
@@ -78,4 +86,6 @@ def choose_headers(own: dict[str, Any], packages: dict[str, dict[str, Any]]) -> 
         elif re.fullmatch(r"proxmox-kernel-\d+\.\d+", name):
             coming.append(name.replace("-kernel-", "-headers-", 1))
     prefix = "proxmox-headers-" if kernel.endswith("-pve") else "linux-headers-"
+    if "pve-kernel-" + kernel in packages:  # the names before Proxmox VE 8.1
+        prefix = "pve-headers-"
     return {"running": [prefix + kernel], "coming": coming}

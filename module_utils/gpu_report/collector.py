@@ -16,6 +16,7 @@ from typing import Any, Callable
 from ..gpu_checks import check_cache
 
 SCHEMA = 1
+_SHOWN = 12
 READY, NOT_READY, NOT_VALIDATED = "ready", "not_ready", "not_validated"
 
 
@@ -33,9 +34,8 @@ class Collector:
 
     def seen(self, name: str) -> dict[str, Any]:
         """The record of the host, made where it is new."""
-        return self.hosts.setdefault(
-            name, {"looks": [], "results": {}, "facts": "{}", "ended": None, "unreachable": False, "changed": ""}
-        )
+        new: dict[str, Any] = {"looks": [], "results": {}, "facts": "{}", "ended": None, "unreachable": False}
+        return self.hosts.setdefault(name, {**new, "changed": "", "changes": []})
 
     def results(self, name: str, result: dict[str, Any]) -> None:
         """What run_checks returned. A later look at the same checks takes the place of an earlier one; one at other
@@ -72,10 +72,12 @@ class Collector:
             known = self._definitions(result["checks_dir"])
             self.checks.update((name, known[name]) for name in new)
 
-    def changed(self, name: str, task: str) -> None:
-        """A task changed the host after it was looked at."""
+    def changed(self, name: str, task: str, where: str = "") -> None:
+        """A task changed the host after it was looked at; `where`: another machine that it changed in its stead."""
         if name in self.hosts and self.hosts[name]["looks"]:
-            self.hosts[name]["changed"] = task
+            record = self.hosts[name]
+            record["changed"] = record["changed"] if where else task
+            record["changes"].append("'%s'%s" % (task, " on " + where if where else ""))
 
     def failed(self, name: str, message: str, unreachable: bool = False, step: str = "") -> None:
         """A task (`step`) failed, or the host could not be reached: what was judged before is no verdict of now."""
@@ -143,10 +145,16 @@ def _describe(record: dict[str, Any], cut: bool, without: str) -> dict[str, Any]
 
 def _why_no_verdict(record: dict[str, Any], cut: bool) -> str:
     ended, looks = record["ended"], record["looks"]
+    changes = list(dict.fromkeys(record["changes"]))
     if ended and not looks:
         return "%s: %s" % (ended["step"], ended["message"]) if ended["step"] else str(ended["message"])
     if ended:
-        return "the run ended at '%s': %s" % (ended["step"] or "a task", ended["message"])
+        said = "the run ended at '%s': %s" % (ended["step"] or "a task", ended["message"])
+        if not changes:
+            return said
+        more = ", and %d before those" % (len(changes) - _SHOWN) if len(changes) > _SHOWN else ""
+        end = "" if said.endswith((".", "!", "?")) else "."
+        return "%s%s Changed by then: %s%s." % (said, end, ", ".join(changes[-_SHOWN:]), more)
     if cut and looks and record["changed"]:
         return "the run ended after '%s' changed something, and before the host was looked at again" % record["changed"]
     return ""

@@ -8,6 +8,7 @@ ansible-playbook or ansible-runner was started, is Ansible's plugin loader, so e
 
 from __future__ import annotations
 
+import importlib
 import shlex
 import time
 import uuid
@@ -24,6 +25,7 @@ _OURS = str(Path(__file__).resolve().parents[2] / "module_utils")
 if _OURS not in ansible.module_utils.__path__:
     ansible.module_utils.__path__.append(_OURS)
 
+apt_parsing = importlib.import_module("ansible.module_utils.gpu_provision.apt_parsing")
 display = Display()
 FIRST_LOOK_SECONDS, LAST_LOOK_SECONDS = 0.3, 5.0
 TAIL_BYTES = 6000
@@ -100,7 +102,11 @@ class ActionModule(ActionBase):
 
     @staticmethod
     def find_reason(text: str) -> str:
-        """What a program's output says of its failure: the lines marked as errors, else the last lines."""
+        """What a program's output says of its failure: what a package's script printed, the lines marked as errors, or
+        the last lines."""
+        script = apt_parsing.find_failed_script(text)
+        if script:
+            return script[:1200]
         lines = [line.strip() for line in text.splitlines() if line.strip()]
         marked = [line for line in lines if line.startswith(("E:", "dpkg: error", "ERROR")) or "No space left" in line]
         return " ".join((marked or lines[-3:])[-4:])[:800] or "it printed nothing"

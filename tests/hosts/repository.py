@@ -24,10 +24,19 @@ echo "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driv
   "Make sure that the latest NVIDIA driver is installed and running."
 exit 9
 """
-DAEMON = "#!/bin/sh\nmkdir -p /run/nvidia-persistenced\nexec sleep infinity\n"
+# As the real ones: they ask the GPUs as soon as they start, and end where there is none.
+DAEMON = r"""#!/bin/sh
+if [ ! -e /dev/nvidia0 ]; then
+  echo "Failed to query NVIDIA devices. Please ensure that the NVIDIA device files (/dev/nvidia*) exist," \
+    "and that user 0 has read and write permissions for those files."
+  exit 1
+fi
+mkdir -p /run/nvidia-persistenced
+sleep infinity &
+"""
 UNIT = (
     "[Unit]\nDescription=NVIDIA %s "
-    "(stand-in)\n[Service]\nExecStart=/usr/bin/%s\n[Install]\nWantedBy=multi-user.target\n"
+    "(stand-in)\n[Service]\nType=forking\nExecStart=/usr/bin/%s\n[Install]\nWantedBy=multi-user.target\n"
 )
 # Says what the real one would do and keeps a record, as the tests ask for it.
 DKMS = """#!/bin/sh
@@ -50,6 +59,7 @@ class Package(NamedTuple):
     links: dict[str, str] = {}
     postinst: str = ""
     conflicts: str = ""
+    provides: str = ""
 
 
 def driver(version: str) -> list[Package]:
@@ -135,6 +145,7 @@ def _write(package: Package, pool: Path, scratch: Path) -> None:
     )
     control += "Depends: %s\n" % package.depends if package.depends else ""
     control += "Conflicts: %s\n" % package.conflicts if package.conflicts else ""
+    control += "Provides: %s\n" % package.provides if package.provides else ""
     (tree / "DEBIAN/control").write_text(control + "Description: stand-in for a test\n")
     if package.postinst:
         (tree / "DEBIAN/postinst").write_text(package.postinst)
@@ -159,52 +170,63 @@ def build(target: Path) -> Path:
 
     Returns `target`.
     """
+    packages = others() + [package for version in VERSIONS for package in driver(version)]
+    return build_archives(target, {"repo": ("NVIDIA", "", packages)})
+
+
+def build_archives(target: Path, archives: dict[str, tuple[str, str, list[Package]]]) -> Path:
+    """Flat archives in `target` (replaced if there), by name (origin, label, packages), all signed by one key.
+
+    Beside them key.asc, wrong-key.asc and fingerprint. Returns `target`.
+    """
     shutil.rmtree(target, ignore_errors=True)
-    pool = target / "repo"
-    pool.mkdir(parents=True)
+    target.mkdir(parents=True)
     with tempfile.TemporaryDirectory() as scratch:
-        packages = others() + [package for version in VERSIONS for package in driver(version)]
-        with ThreadPoolExecutor(2) as workers:
-            list(workers.map(lambda package: _write(package, pool, Path(scratch)), packages))
-        home = Path(scratch) / "gnupg"
-        home.mkdir(mode=0o700)
-        gpg = ["gpg", "--homedir", str(home), "--batch", "--quiet", "--yes"]
-        for name in ("right", "wrong"):
-            subprocess.run(
-                [*gpg, "--passphrase", "", "--quick-gen-key", "%s@example.org" % name, "rsa3072", "sign", "1y"],
-                check=True,
-                stderr=subprocess.DEVNULL,
-            )
-            key = subprocess.run(
-                [*gpg, "--armor", "--export", "%s@example.org" % name], check=True, stdout=subprocess.PIPE
-            ).stdout
-            (target / ("key.asc" if name == "right" else "wrong-key.asc")).write_bytes(key)
-        listing = subprocess.run(
-            [*gpg, "--with-colons", "--list-keys", "right@example.org"], check=True, stdout=subprocess.PIPE, text=True
-        ).stdout
-        (target / "fingerprint").write_text(
-            next(line.split(":")[9] for line in listing.splitlines() if line.startswith("fpr")) + "\n"
-        )
-        for name, argv in (
-            ("Packages", ["apt-ftparchive", "packages", "."]),
-            ("Release", ["apt-ftparchive", "-o", "APT::FTPArchive::Release::Origin=NVIDIA", "release", "."]),
-        ):
-            content = subprocess.run(argv, cwd=pool, check=True, stdout=subprocess.PIPE).stdout
-            (pool / name).write_bytes(content)
-        subprocess.run(
-            [
-                *gpg,
-                "--local-user",
-                "right@example.org",
-                "--clearsign",
-                "--output",
-                str(pool / "InRelease"),
-                str(pool / "Release"),
-            ],
-            check=True,
-        )
-        subprocess.run(["gpgconf", "--homedir", str(home), "--kill", "all"], check=False)
+        gpg = _make_keys(target, Path(scratch))
+        for name, (origin, label, packages) in archives.items():
+            pool = target / name
+            pool.mkdir()
+            trees = Path(scratch) / name
+            with ThreadPoolExecutor(2) as workers:
+                list(workers.map(lambda package, pool=pool, trees=trees: _write(package, pool, trees), packages))
+            _sign(pool, origin, label, gpg)
+        subprocess.run(["gpgconf", "--homedir", str(Path(scratch) / "gnupg"), "--kill", "all"], check=False)
     return target
+
+
+def _make_keys(target: Path, scratch: Path) -> list[str]:
+    """The command of gpg with the keys right@example.org and wrong@example.org in its home."""
+    home = scratch / "gnupg"
+    home.mkdir(mode=0o700)
+    gpg = ["gpg", "--homedir", str(home), "--batch", "--quiet", "--yes"]
+    for name in ("right", "wrong"):
+        subprocess.run(
+            [*gpg, "--passphrase", "", "--quick-gen-key", "%s@example.org" % name, "rsa3072", "sign", "1y"],
+            check=True,
+            stderr=subprocess.DEVNULL,
+        )
+        key = subprocess.run(
+            [*gpg, "--armor", "--export", "%s@example.org" % name], check=True, stdout=subprocess.PIPE
+        ).stdout
+        (target / ("key.asc" if name == "right" else "wrong-key.asc")).write_bytes(key)
+    listing = subprocess.run(
+        [*gpg, "--with-colons", "--list-keys", "right@example.org"], check=True, stdout=subprocess.PIPE, text=True
+    ).stdout
+    (target / "fingerprint").write_text(
+        next(line.split(":")[9] for line in listing.splitlines() if line.startswith("fpr")) + "\n"
+    )
+    return gpg
+
+
+def _sign(pool: Path, origin: str, label: str, gpg: list[str]) -> None:
+    """Write Packages, Release and InRelease of a flat archive."""
+    release = ["apt-ftparchive", "-o", "APT::FTPArchive::Release::Origin=" + origin]
+    release += ["-o", "APT::FTPArchive::Release::Label=" + label] if label else []
+    for name, argv in (("Packages", ["apt-ftparchive", "packages", "."]), ("Release", [*release, "release", "."])):
+        content = subprocess.run(argv, cwd=pool, check=True, stdout=subprocess.PIPE).stdout
+        (pool / name).write_bytes(content)
+    words = ["--local-user", "right@example.org", "--clearsign", "--output", str(pool / "InRelease")]
+    subprocess.run([*gpg, *words, str(pool / "Release")], check=True)
 
 
 if __name__ == "__main__":

@@ -99,6 +99,17 @@ def test_check_mode_then_cleared_then_nothing_to_do(machine: dict[str, Any], tmp
     assert changed == 0, output
 
 
+def test_what_a_run_that_was_cut_off_did_not_clear_is_cleared_by_the_next(
+    machine: dict[str, Any], tmp_path: Path
+) -> None:
+    """The files are written and the unit counts as started; a port that was added since still redirects."""
+    ssh(machine, "echo 001d > /var/lib/setpci/%s" % PORTS[3])
+    changed, output = role(machine, tmp_path, "bare-metal")
+    assert changed == 1, output
+    assert registers(machine) == {"0011"}
+    assert role(machine, tmp_path, "bare-metal")[0] == 0
+
+
 def test_the_bits_are_cleared_at_each_boot_and_checked(machine: dict[str, Any], tmp_path: Path) -> None:
     ssh(machine, "cd /var/lib/setpci; for p in *; do echo 001d > $p; done")
     reboot = [

@@ -147,6 +147,33 @@ def test_a_container_gets_all_gpus_and_a_second_run_changes_nothing(proxmox: Pro
     assert changed == 0, output
 
 
+def test_a_boot_loader_that_could_not_be_refreshed_is_refreshed_by_the_next_run(proxmox: Proxmox) -> None:
+    proxmox.ssh("rm /boot/grub/grub.cfg /etc/default/grub.d/gpu-host.cfg /usr/sbin/update-grub")
+    proxmox.ssh(
+        "printf '#!/bin/sh\\necho No space left on device >&2\\nexit 1\\n' > /usr/sbin/update-grub; "
+        "chmod +x /usr/sbin/update-grub"
+    )
+    changed, output = proxmox.role(CONTAINER_GUEST)
+    assert changed == -1 and "No space left on device" in output, output
+    proxmox.ssh("rm /usr/sbin/update-grub; ln -s /opt/pve/update-grub /usr/sbin/update-grub")
+    changed, output = proxmox.role(CONTAINER_GUEST)
+    assert changed == 1, output
+    assert "iommu=pt" in proxmox.ssh("cat /boot/grub/grub.cfg")
+    changed, output = proxmox.role(CONTAINER_GUEST)
+    assert changed == 0, output
+
+
+def test_a_unit_that_was_written_and_not_started_is_started_by_the_next_run(proxmox: Proxmox) -> None:
+    """systemd still has the unit as it was before: what a run leaves that is killed after it wrote the file."""
+    unit = "/etc/systemd/system/gpu-device-nodes.service"
+    proxmox.ssh("cp %s /tmp/unit; sed -i 's/-c 1$/-c 7/' %s; systemctl daemon-reload" % (unit, unit))
+    proxmox.ssh("systemctl restart gpu-device-nodes; rm -f /dev/nvidia1; cp /tmp/unit %s" % unit)
+    changed, output = proxmox.role(CONTAINER_GUEST)
+    assert changed == 1, output
+    assert "nvidia1" in proxmox.ssh("ls /dev")
+    assert proxmox.role(CONTAINER_GUEST)[0] == 0
+
+
 def test_the_nodes_are_there_before_the_guests_after_a_boot(proxmox: Proxmox) -> None:
     proxmox.ssh("rm -f /dev/nvidia* /var/lib/nodes-at-guest-start")
     ping = "-i %s -m ansible.builtin.reboot px-pve" % proxmox.inventory

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from ansible.module_utils.gpu_host.nvidia import driver_packages
 from ansible.module_utils.gpu_provision import apt_parsing, apt_planning, apt_sources, systems, toolkits
 from ansible.module_utils.gpu_provision.systems import PlanError
 
@@ -119,7 +121,8 @@ def test_system(tmp_path: Path, text: str, packages: dict[str, Any], key: str) -
 def test_unsupported_system_lists_what_is_supported(tmp_path: Path) -> None:
     found = systems.read_system(release(tmp_path, 'ID=arch\nPRETTY_NAME="Arch Linux"\n'))
     with pytest.raises(
-        PlanError, match=r"Arch Linux is not supported\. Supported are: Debian 12, .*Proxmox VE 9 \(untested\)"
+        PlanError,
+        match=r"Arch Linux is not supported\. Supported are: .*Proxmox VE 9 \(tried on a rebuilt archive\), RHEL 9",
     ):
         systems.choose_system(found, SYSTEMS)
     with pytest.raises(PlanError, match="architecture riscv64"):
@@ -314,3 +317,109 @@ def test_toolkit_and_driver() -> None:
         PlanError, match=r"CUDA 13.0 does not run on the driver 570.86.16 of this host: it needs 580.65.06 or newer"
     ):
         toolkits.make_notes(["13.0"], "570.86.16")
+
+
+DPKG_OUTPUT = """Log started: 2026-11-30  10:00:00
+Setting up libcuda1 (580.95.05-1) ...
+Setting up nvidia-kernel-open-dkms (580.95.05-1) ...
+Loading new nvidia/580.95.05 DKMS files...
+Building for 6.1.0-1-amd64
+Error! Bad return status for module build on kernel: 6.1.0-1-amd64 (x86_64)
+Consult /var/lib/dkms/nvidia/580.95.05/build/make.log for more information.
+dpkg: error processing package nvidia-kernel-open-dkms (--configure):
+ installed nvidia-kernel-open-dkms package post-installation script subprocess returned error exit status 10
+dpkg: dependency problems prevent configuration of nvidia-open:
+ nvidia-open depends on nvidia-kernel-open-dkms
+dpkg: error processing package nvidia-open (--configure):
+ dependency problems - leaving unconfigured
+Errors were encountered while processing:
+ nvidia-kernel-open-dkms
+E: Sub-process /usr/bin/dpkg returned an error code (1)
+"""
+
+
+def test_a_failing_script_of_a_package_is_quoted() -> None:
+    found = apt_parsing.find_failed_script(DPKG_OUTPUT)
+    assert found.startswith("nvidia-kernel-open-dkms: ")
+    assert "Bad return status for module build | Consult" not in found  # its lines are whole
+    assert "Error! Bad return status for module build on kernel: 6.1.0-1-amd64" in found
+    assert found.endswith("post-installation script subprocess returned error exit status 10")
+    assert apt_parsing.find_failed_script("E: Unable to locate package x\n") == ""
+    # In a log of several runs, the last one counts.
+    earlier = DPKG_OUTPUT.replace("nvidia-kernel-open-dkms", "something-else")
+    assert apt_parsing.find_failed_script(earlier + DPKG_OUTPUT).startswith("nvidia-kernel-open-dkms: ")
+
+
+def test_what_dpkg_said_stands_in_the_refusal_of_the_next_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "term.log").write_text(DPKG_OUTPUT)
+    monkeypatch.setattr(apt_planning, "TERMINAL_LOG", str(tmp_path / "term.log"))
+    apt = FakeApt("nvidia-kernel-open-dkms\t1\tinstall\thalf-configured\tamd64\n")
+    with pytest.raises(PlanError, match=r"Bad return status for module build.*Mend that first.*dpkg --configure -a"):
+        planner(apt, monkeypatch, packages=["x"]).plan()
+
+
+def test_the_role_and_the_facts_mean_the_same_packages() -> None:
+    assert tuple(TABLE["nvidia_apt_driver_packages"]) == driver_packages.DRIVER_PATTERNS
+    assert tuple(TABLE["nvidia_apt_other_packages"]) == driver_packages.OTHER_PATTERNS
+
+
+DEBIAN = {
+    "debian12": ("535", "535.261.03", "535.161.07", "535.171.04"),
+    "debian13": ("550", "550.163.01", "570.133.07", "550.163.01"),
+}
+
+
+@pytest.mark.parametrize("key", DEBIAN)
+def test_debian_s_helpers_have_versions_of_their_own(monkeypatch: pytest.MonkeyPatch, key: str) -> None:
+    """Held like the driver, not pinned to its version: apt_preferences(5) takes the first record that fits."""
+    branch, driver, modprobe, persistenced = DEBIAN[key]
+    installed = "".join(
+        "%s\t%s-1\thold\tinstalled\tamd64\n" % pair
+        for pair in (("nvidia-smi", driver), ("nvidia-modprobe", modprobe), ("nvidia-persistenced", persistenced))
+    )
+    maker = planner(
+        FakeApt(installed), monkeypatch, source="distribution", version=driver, hold=True, pin_path="/nowhere/pin",
+        packages=["nvidia-smi", "nvidia-modprobe", "nvidia-persistenced"],
+    )  # fmt: skip
+    maker._independent = SYSTEMS[key]["independent"]["distribution"]
+    assert maker._current(["nvidia-smi", "nvidia-modprobe", "nvidia-persistenced"])
+    assert maker._installed_version() == driver
+    path_and_text = maker._pin()
+    assert path_and_text
+    free = path_and_text[1].split("\n\n")[0]
+    assert "Pin: version *\nPin-Priority: 500" in free and "nvidia-modprobe nvidia-persistenced" in free
+    plan: dict[str, Any] = {"steps": []}
+    maker._holds(plan)
+    assert plan["hold"] == [] and maker._managed("nvidia-modprobe")
+    assert branch == driver.partition(".")[0]
+
+
+def test_a_pin_that_is_in_the_way_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Pinned(FakeApt):
+        def __call__(self, argv: list[str]) -> tuple[int, str]:
+            if argv[0] == "apt-cache" and "madison" in argv:
+                return 0, "nvidia-modprobe | 570.133.07-1 | http://x trixie/contrib\n"
+            return super().__call__(argv)
+
+    problem = (
+        "The following packages have unmet dependencies:\n"
+        " nvidia-kernel-dkms : Depends: nvidia-modprobe (>= 550) but it is not installable\nE: broken\n"
+    )
+    apt = Pinned("", problem, "nvidia-kernel-dkms:\n  Candidate: 550.163.01-2\n", code=100)
+    with pytest.raises(PlanError, match=r"\(/etc/pin\) lets in nvidia-modprobe 550 only, and the sources offer 570"):
+        planner(apt, monkeypatch, packages=["nvidia-kernel-dkms"], version="550", pin_path="/etc/pin").plan()
+
+
+def test_the_download_reads_the_scratch_directory_and_stores_for_the_installation(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    apt = FakeApt("", "Inst cuda-x (1 x [amd64])\n", "cuda-x:\n  Candidate: 1\n")
+    plan = planner(apt, monkeypatch, packages=["cuda-x"], download=True).plan()
+    argv, directory = plan["download"]["argv"], Path(plan["download"]["directory"])
+    try:
+        assert argv[0] == "apt-get" and argv[-3:] == ["--download-only", "install", "cuda-x"]
+        assert "Dir::Cache::archives=/var/cache/apt/archives/" in argv
+        assert "Dir::Etc::sourceparts=%s/all" % directory in argv and (directory / "all").is_dir()
+    finally:
+        shutil.rmtree(directory)
+    assert planner(apt, monkeypatch, packages=["cuda-x"]).plan()["download"] is None

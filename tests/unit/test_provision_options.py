@@ -235,6 +235,40 @@ def test_a_module_that_does_not_come_back_is_a_failure() -> None:
     assert outcome["failed"] and "Key was rejected by service" in outcome["reason"]
 
 
+def test_nouveau_gives_way_to_the_driver() -> None:
+    evidence = Fake(commands=INACTIVE)
+    outcome = reloading.reload_modules(evidence, ["nouveau"], [], ["nvidia", "nvidia_uvm"])
+    assert (outcome["reloaded"], outcome["touched"], outcome["failed"]) == (True, True, False)
+    assert outcome["log"] == [
+        "modprobe -r nouveau",
+        "modprobe nvidia",
+        "modprobe nvidia_uvm",
+        "nvidia-modprobe -u -c=0",
+    ]
+
+
+def test_nouveau_that_holds_a_console_stays() -> None:
+    busy = {"modprobe -r nouveau": (1, "", "modprobe: FATAL: Module nouveau is in use.\n")}
+    outcome = reloading.reload_modules(Fake(commands={**INACTIVE, **busy}), ["nouveau"], [], ["nvidia", "nvidia_uvm"])
+    assert (outcome["reloaded"], outcome["touched"], outcome["failed"]) == (False, False, False)
+    assert "Module nouveau is in use" in outcome["reason"] and "modprobe nvidia" not in outcome["log"]
+
+
+def test_nouveau_comes_back_where_the_driver_does_not_come() -> None:
+    lost = {"modprobe nvidia": (1, "", "modprobe: FATAL: Module nvidia not found in directory /lib/modules/6.1\n")}
+    outcome = reloading.reload_modules(Fake(commands={**INACTIVE, **lost}), ["nouveau"], [], ["nvidia"])
+    assert outcome["failed"] and "Module nvidia not found" in outcome["reason"]
+    assert outcome["log"][-1] == "modprobe nouveau"
+
+
+def test_a_driver_that_was_not_loaded_and_cannot_be_is_a_reason_and_no_failure() -> None:
+    lost = {"modprobe nvidia": (1, "", "modprobe: FATAL: Module nvidia not found in directory /lib/modules/6.1\n")}
+    outcome = reloading.reload_modules(Fake(commands=lost), [], [], ["nvidia"])
+    assert (outcome["reloaded"], outcome["touched"], outcome["failed"]) == (False, False, False)
+    assert "Module nvidia not found" in outcome["reason"]
+    assert reloading.reload_modules(Fake(), [], [], ["nvidia"])["touched"] is True
+
+
 def process(root: Path, pid: int, command: str, targets: list[str], cgroup: str = "0::/user.slice\n") -> None:
     (root / str(pid) / "fd").mkdir(parents=True)
     (root / str(pid) / "comm").write_text(command + "\n")

@@ -26,11 +26,19 @@ RPM_COMMAND = (
 _AUTO_UPGRADES = "/etc/apt/apt.conf.d/20auto-upgrades"
 _UNATTENDED = "/etc/apt/apt.conf.d/50unattended-upgrades"
 _VERSION_LOCKS = ("/etc/dnf/plugins/versionlock.list", "/etc/yum/pluginconf.d/versionlock.list")
-# Packages whose upgrade puts libraries and the running module apart. Firmware, settings and container tools do not.
-_DRIVER_PACKAGE = re.compile(
-    r"nvidia-(?:driver|dkms|kernel|open|utils|compute|headless|fabricmanager|persistenced|modprobe)|libnvidia-|libcuda1?$|kmod-nvidia"
-)
-_NOT_DRIVER = re.compile(r"container|egl-wayland|-settings|nvidia-driver-pinning|-firmware")
+# The packages of a driver, in all their spellings: what the role nvidia_driver holds (nvidia_apt_driver_packages; a
+# test compares the two). The exemptions share a beginning with them and have versions of their own.
+DRIVER_PATTERNS = (
+    "nvidia-driver*", "nvidia-open*", "nvidia-kernel-dkms", "nvidia-kernel-source", "nvidia-kernel-open-dkms",
+    "nvidia-kernel-open-source", "nvidia-kernel-common-*", "nvidia-kernel-source-*", "nvidia-open-kernel-dkms",
+    "nvidia-open-kernel-source", "nvidia-dkms*", "nvidia-headless*", "nvidia-utils*", "nvidia-compute-utils*",
+    "nvidia-firmware*", "nvidia-smi", "nvidia-persistenced", "nvidia-modprobe", "nvidia-fabricmanager*",
+    "nvidia-imex*", "nvidia-libopencl1", "nvidia-opencl-icd", "firmware-nvidia-gsp", "cuda-drivers*", "libcuda1*",
+    "libcudadebugger1", "libnvcuvid1", "libnvoptix1", "libnvidia-*", "libnvsdm*", "xserver-xorg-video-nvidia*",
+)  # fmt: skip
+OTHER_PATTERNS = ("libnvidia-container*", "libnvidia-egl-*", "nvidia-driver-pinning*", "nvidia-driver-assistant")
+# Names that only rpm has.
+_RPM_PATTERNS = ("kmod-nvidia*", "nvidia-kmod-common", "nvidia-fabric-manager*")
 
 
 def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
@@ -61,15 +69,20 @@ def _facts(manager: str | None, packages: list[dict[str, Any]] | None, automatic
     unheld = (
         None
         if packages is None
-        else [item["name"] for item in packages if not item["held"] and _is_driver(item["name"])]
+        else [item["name"] for item in packages if not item["held"] and is_driver_package(item["name"])]
     )
     if unheld and any(item["name"].startswith("nvidia-driver-pinning") for item in packages or ()):
         unheld = []  # NVIDIA's own way: a package that pins the branch by apt preferences
     return {"manager": manager, "packages": packages, "unheld": unheld, "automatic_upgrades": automatic}
 
 
-def _is_driver(name: str) -> bool:
-    return bool(_DRIVER_PACKAGE.match(name)) and not _NOT_DRIVER.search(name)
+def is_driver_package(name: str) -> bool:
+    """Whether an upgrade of the package may put the driver's user space and its module apart."""
+    return _matches(name, (*DRIVER_PATTERNS, *_RPM_PATTERNS)) and not _matches(name, OTHER_PATTERNS)
+
+
+def _matches(name: str, patterns: tuple[str, ...]) -> bool:
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def _dpkg(text: str) -> list[dict[str, Any]]:
