@@ -30,7 +30,7 @@ hypothesis.settings.load_profile("any-machine")
 LONGEST_ID = 100
 # What `make test` runs: it needs nothing but Python and git, and changes nothing of the machine.
 FAST_FOLDERS = ("unit", "checks", "e2e", "samples")
-SLOW_MARKS = {"hosts", "vm", "browser", "engine", "gpu", "live"}
+SLOW_MARKS = {"hosts", "vm", "browser", "engine", "gpu", "slow"}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

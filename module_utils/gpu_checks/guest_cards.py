@@ -94,7 +94,9 @@ def _explain_doubt(
     """Why a failure that names other cards may be the guest's trouble all the same, "" where it is not; and whether
     root would see it."""
     paths = [path for text in (*check.needs, *check.that) for path in _read_paths(text)]
-    unread = unknowns.explain_partly_read(host, paths)
+    # A value that is no list of offenders (a flag, a number) is known or not; it names nobody.
+    lists = [path for path in paths if isinstance(expressions.look_up_path({"host": host}, path), (list, dict))]
+    unread = unknowns.explain_partly_read(host, lists)
     if unread:
         return "fails for others, and what could not be read may name a GPU of this guest: %s" % unread[0], unread[1]
     # A card in a virtual machine has no driver on the Proxmox host that could say anything of it.

@@ -183,8 +183,10 @@ def _driver_expected(gpus: Facts, on_bus: Facts | None) -> bool | None:
     return _gpu_found(gpus, on_bus)
 
 
-def _width_by_design(gpus: Facts, virtualization: Facts) -> bool:
-    """False too where it is not known: then a narrow link is a finding."""
+def _width_by_design(gpus: Facts, virtualization: Facts) -> bool | None:
+    """False too where the cloud is not known: then a narrow link is a finding."""
+    if gpus.get("width_reduced") is None:
+        return None
     reduced, widths = gpus.get("width_reduced"), {entry["width"] for entry in gpus.get("width_reduced") or ()}
     every = bool(reduced) and gpus.get("count") == len(reduced or ())
     return virtualization.get("cloud") is True and every and len(widths) == 1

@@ -123,7 +123,9 @@ def read_loaded_modules(evidence: Evidence, errors: Errors) -> dict[str, dict[st
         users = (
             [name for name in fields[3].split(",") if name not in ("", "-", "[permanent]")] if len(fields) > 3 else []
         )
-        references = errors.read_whole(reading.path, "the references of " + fields[0], fields[2])
+        # "-": the kernel does not count (CONFIG_MODULE_UNLOAD is off).
+        what = "the references of " + fields[0]
+        references = None if fields[2] == "-" else errors.read_whole(reading.path, what, fields[2])
         found[fields[0]] = {"references": references, "used_by": users}
     return found
 

@@ -59,8 +59,9 @@ def _nvlink_errors(
 ) -> list[dict[str, Any]] | None:
     """Asked for only where a link is active."""
     expected = {name: one["active"] for name, one in (links["nvlink"] or {}).items() if one["active"]}
+    whole_links = links["nvlink_whole"] and all(one["active"] is not None for one in (links["nvlink"] or {}).values())
     if not expected:
-        return [] if links["nvlink_whole"] else None
+        return [] if whole_links else None
     answer = evidence.run(NVLINK_ERRORS, LIMIT_SECONDS)
     shown = nvlink.parse_nvlink_errors(answer.stdout) if answer.status == OK else None
     if shown is None:
@@ -76,7 +77,7 @@ def _nvlink_errors(
     whole = answer.succeeded and all(counted.get(name, 0) >= active for name, active in expected.items())
     if not whole:
         errors.add(" ".join(NVLINK_ERRORS), "does not show the counters of every active link")
-    return found if found or (whole and links["nvlink_whole"]) else None
+    return found if found or (whole and whole_links) else None
 
 
 def _unanswered(answer: Outcome, errors: Errors) -> None:

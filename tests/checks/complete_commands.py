@@ -10,11 +10,12 @@ from typing import Any
 
 # Words in capitals that are a program's own.
 _OWN_WORDS = re.compile(
-    r"NVRM|BAR|AER|ACS|ECC|ROW_REMAPPER|MCE|EDAC|IO_PAGE_FAULT|DMAR|DEFAULT|PERFORMANCE|TEMPERATURE|POWER|MEMORY|CLOCK|"
-    r"NUMA|IOMMU|API|FLR|SXM|MIG|SYS|INFO|OK|GPU|GPUs|UUID|PCI|VGA|RM|LABEL|PATH=\S+|GRUB|ALL|NCCL_?|P2P|VM|BAR1|[A-Z0-9]+(?:_[A-Z0-9]+)+"
+    r"NVRM|LOCKUP|TOTAL|NET|BAR|AER|ACS|ECC|ROW_REMAPPER|MCE|EDAC|IO_PAGE_FAULT|DMAR|DEFAULT|PERFORMANCE|TEMPERATURE|POWER|MEMORY|CLOCK|"
+    r"NUMA|IOMMU|API|FLR|SXM|MIG|SYS|INFO|OK|GPU|GPUs|UUID|PCI|VGA|RM|LABEL|PATH=\S+|"
+    r"GRUB|ALL|NCCL_?|P2P|VM|BAR1|[A-Z0-9]+(?:_[A-Z0-9]+)+"
 )
 _CAPITALS = re.compile(r"(?<![\w$%'\"/.-])(?:[A-Z][A-Z0-9_]+|N)(?![\w=:'\"-])")
-_STANDS_FOR = re.compile(r"…|<[a-z][a-z _-]*>|\bNone\b|^unknown$|\bVMID\b|\bCTID\b|\bWATTS\b|\bNUMBER\b|/HOST\b")
+_STANDS_FOR = re.compile(r"…|<[a-z][a-z _-]*>|\bNone\b|^unknown$|\bVMID\b|\bCTID\b|\bWATTS\b|\bNUMBER\b|/(?:HOST|N)\b")
 _ADDRESS = re.compile(r"\b[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]\b")
 _GUEST = re.compile(r"\b(?:qm|pct) [a-z]+ ([^\s;-][^\s;]*)|/(?:lxc|qemu-server)/([^\s*/]+)\.conf")
 _NODE = re.compile(r"/dev/(nvidia\d+)\b")
@@ -24,6 +25,8 @@ def find_incomplete(result: dict[str, Any], host: dict[str, Any]) -> list[str]:
     """What stands in the commands of a result's remedy, or in its `verify`, and is not known of this host."""
     remedy = result["remedy"]
     texts = [*remedy["commands"], remedy["verify"]] if remedy else []
+    if not texts:
+        return []
     known = json.dumps(host, default=str)
     return [problem for text in texts for problem in _problems(text, known)]
 

@@ -9,7 +9,14 @@ import pytest
 
 # What a recording lacks, and the checks that are unknown for that. h200-x1-engine was captured on a real host whose
 # server writes its log to a file, before capture.yml asked /proc/PID/fd which one: its log is not in the bundle.
-RECORDED_WITHOUT = {"h200-x1-engine": {"server_log_without_fault", "p2p_engaged", "server_not_saturated"}}
+# None of the real hosts was asked for error counters (sysfs, nvidia-smi nvlink -e): their captures are older.
+_COUNTERS = {"pcie_uncorrected_errors_none", "pcie_replays_few"}
+_LOG = {"server_log_without_fault", "p2p_engaged", "server_not_saturated", "server_gdr_engaged"}
+RECORDED_WITHOUT = {
+    "h200-x1": _COUNTERS,
+    "h200-x1-engine": _COUNTERS | _LOG,
+    "h200-x2": _COUNTERS | {"nvlink_error_counters_clean"},
+}
 SHOWN = ("status", "severity", "found", "reason", "failed_condition")
 
 

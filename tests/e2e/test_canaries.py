@@ -13,7 +13,10 @@ from .conftest import LOCAL
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "unit"))
 
 import canaries
+import pytest
 from ansible.module_utils.gpu_host.evidence import bundle
+
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[2]
 HOSTS = ROOT / "tests" / "fixtures" / "hosts"

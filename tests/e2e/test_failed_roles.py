@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
+pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[2]
 HOSTS = ROOT / "tests" / "fixtures" / "hosts"
 # Role -> (variables with which it fails before it changes anything, a part of what it says). None of them may get

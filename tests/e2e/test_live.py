@@ -12,7 +12,7 @@ import pytest
 
 from .conftest import LOCAL
 
-pytestmark = pytest.mark.live
+pytestmark = pytest.mark.slow
 
 together = pytest.mark.xdist_group("bundle")
 HAS_DRIVER = Path("/proc/driver/nvidia/version").exists()

@@ -11,7 +11,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 import mixed_fleet
 
-pytestmark = pytest.mark.live
+pytestmark = pytest.mark.slow
 
 HOST_SECONDS = 45.0
 

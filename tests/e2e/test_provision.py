@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 import yaml
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 HOSTS = ROOT / "tests" / "fixtures" / "hosts"
 PLAY = """

@@ -20,7 +20,7 @@ def run_pytest(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(argv, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.live
+@pytest.mark.slow
 def test_a_case_for_each_check_and_host_with_the_report_s_words() -> None:
     done = run_pytest("--hosts=ansible://llm-vm,ansible://h200-x2", "--ansible-inventory=inventory")
     assert done.returncode == 1, done.stdout + done.stderr

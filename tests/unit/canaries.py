@@ -363,6 +363,7 @@ PLACES: tuple[tuple[str, str, Plant], ...] = (
     ("run", r"(?:date|df|dkms|dmesg|dpkg-query|find|journalctl|lscpu|lspci|lxc-info|modinfo)\b.*", into_text),
     ("run", r"(?:apt-mark|mokutil|proxmox-boot-tool)\b.*", into_text),
     ("run", r"(?:nvidia-smi|pveversion|systemctl|systemd-detect-virt|tail)\b.*", into_text),
+    ("run", r"sh -c for n in /dev/nvidia.*", into_text),
     ("run", r"p2p_(?:probe|collective)", into_text),
     ("fetch", r"GET http://127\.0\.0\.1:(?:\d+|PORT)/.*", into_json),
     ("fetch", r"POST http://127\.0\.0\.1:(?:\d+|PORT)/.*", into_text),

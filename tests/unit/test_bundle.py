@@ -237,6 +237,7 @@ for path in sys.argv[2:]:
 """
 
 
+@pytest.mark.slow
 def test_what_would_take_the_controllers_memory_is_refused_before(tmp_path: Path) -> None:
     """In a process that may have 500 MiB: most of these would take several times as much."""
     paths = []

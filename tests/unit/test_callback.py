@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import signal
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -249,13 +250,17 @@ def test_ctrl_c_waits_until_a_verdict_is_taken(callback: Any, monkeypatch: pytes
     take, taken = callback._collector.results, []
 
     def interrupted(host: str, result: Any) -> None:
-        os.kill(os.getpid(), signal.SIGINT)
+        signal.pthread_kill(threading.get_ident(), signal.SIGINT)  # not to another thread of the process
         take(host, result)
         taken.append(host)
 
     monkeypatch.setattr(callback._collector, "results", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        callback.v2_runner_on_ok(outcome("gpu1", "run_checks", ready()))
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a worker of the tests ignores it
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            callback.v2_runner_on_ok(outcome("gpu1", "run_checks", ready()))
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert taken == ["gpu1"] and callback._collector.judged("gpu1")
 
 

@@ -96,6 +96,7 @@ def seeded_host(name: str) -> str:
     return bundle_text(original.manifest, canaries.seed_records(original.records()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", JUDGED)
 def test_nothing_planted_is_in_a_bundle(name: str) -> None:
     """Joined and written as capture.yml does it, anonymous or not, and shown as text."""
@@ -108,6 +109,7 @@ def test_nothing_planted_is_in_a_bundle(name: str) -> None:
     assert canaries.find_leaks("\n".join(describe_bundle.summarise_bundle(text))) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", JUDGED)
 def test_nothing_planted_is_in_facts_results_and_reports(name: str) -> None:
     recorder = bundle.RecordingEvidence(bundle.parse_bundle(seeded_host(name).encode()))

@@ -102,7 +102,7 @@ def test_a_sosreport(tmp_path: Path, mode: str) -> None:
     assert [facts["p2p"][name] for name in ("read", "write", "all_granted")] == [
         whole["p2p"][name] for name in ("read", "write", "all_granted")
     ]
-    without = {"nvlink": None, "nvlink_whole": None}
+    without = {"nvlink": None, "nvlink_whole": None, "nvlink_errors": None}
     assert {**facts["topology"], **without} == {**whole["topology"], **without}
     assert facts["gpus"]["devices"] == whole["gpus"]["devices"]
     assert facts["kernel"]["words"] == whole["kernel"]["words"] and facts["system"]["os"] == whole["system"]["os"]

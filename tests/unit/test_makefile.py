@@ -32,6 +32,7 @@ def test_every_target_says_what_it_is_for() -> None:
     assert set(TARGETS) == set(re.search(r"^\.PHONY: (.*)$", text, re.M)[1].split())  # type: ignore[index]
 
 
+@pytest.mark.slow
 def test_the_tiers_share_no_test_and_leave_none_out() -> None:
     def collected(tier: str) -> set[str]:
         argv = [sys.executable, "-m", "pytest", "-q", "--collect-only", "-p", "no:cacheprovider", "-p", "no:randomly"]

@@ -172,7 +172,7 @@ def test_fields_that_a_server_refuses_are_left_out() -> None:
     assert (found["completed"], found["failed"], found["output_tokens"], found["problems"]) == (6, 0, 12, [])
 
 
-@pytest.mark.live
+@pytest.mark.slow
 def test_the_playbook_measures_compares_and_keeps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """benchmark.yml on this machine.
 

@@ -23,7 +23,7 @@ from ansible.module_utils.gpu_server.load import generator_find, generator_run
 from ansible.module_utils.gpu_server.load.job import Job
 from engine_standin import ENGINE, Server, hub, running
 
-pytestmark = pytest.mark.live
+pytestmark = pytest.mark.slow
 
 KEY = "the-key-of-the-api"
 

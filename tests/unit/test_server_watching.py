@@ -17,7 +17,7 @@ import pytest
 from ansible.module_utils.gpu_server import api, watching
 from engine_standin import running
 
-pytestmark = pytest.mark.live
+pytestmark = pytest.mark.slow
 
 
 def test_a_healthy_start_is_shown_phase_by_phase_and_ends_ready(tmp_path: Path) -> None:

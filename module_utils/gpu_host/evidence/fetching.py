@@ -7,6 +7,7 @@ every read has the time that is left.
 from __future__ import annotations
 
 import http.client
+import itertools
 import socket
 import ssl
 import time
@@ -63,8 +64,9 @@ def redact_answer(method: str, data: bytes) -> bytes:
     """
     if method != "POST":
         return secrets.redact_text(data)
-    lines = data.split(b"\n")
-    return b"\n".join(line if b'"choices"' in line else secrets.redact_text(line) for line in lines)
+    runs = itertools.groupby(data.split(b"\n"), key=lambda line: b'"choices"' in line)
+    texts = ((generated, b"\n".join(lines)) for generated, lines in runs)  # a key may stand in several lines
+    return b"\n".join(text if generated else secrets.redact_text(text) for generated, text in texts)
 
 
 def _connection(scheme: str, host: str, port: int | None, timeout: float) -> http.client.HTTPConnection:

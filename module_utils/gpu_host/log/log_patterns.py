@@ -52,7 +52,7 @@ HINT = re.compile(
     rb"NVRM|nvidia|SXid|IO_PAGE_FAULT|DMAR: \[|: BAR \d|\[10de:|PCIe Bus Error|memory: Killed process|blocked for "
     rb"more than|"
     rb"Loading of |PM: |Linux version |\[[A-Z][a-z]{2} ?\d|"
-    rb"BUG: |Oops|kernel BUG at|general protection fault|end trace|hard LOCKUP|INFO: rcu"
+    rb"BUG: |Oops|kernel BUG at|general protection fault|end trace|hard LOCKUP|INFO: "
 )
 BOOT = re.compile(r"Linux version \d")
 DRIVER_BEGINS = "nvidia-nvlink: Nvlink Core is being initialized"

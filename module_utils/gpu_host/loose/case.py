@@ -55,7 +55,7 @@ def load_case(path: str) -> bundles.BundleEvidence:
     """The evidence at `path`, in whatever form. BundleError names what is wrong with it."""
     if not os.path.isdir(path) and _is_bundle(path):
         bundle = bundles.load_bundle(path)
-        return with_pieces(bundle) if bundle.manifest.get("loose") else bundle
+        return add_pieces(bundle) if bundle.manifest.get("loose") else bundle
     handed = sources.open_path(path)
     case = _Case(path)
     for file in handed.files:
@@ -66,7 +66,7 @@ def load_case(path: str) -> bundles.BundleEvidence:
     return case.evidence()
 
 
-def with_pieces(bundle: bundles.BundleEvidence) -> LooseEvidence:
+def add_pieces(bundle: bundles.BundleEvidence) -> LooseEvidence:
     """A capture of loose pieces is loose itself."""
     twin = LooseEvidence(bundle.manifest, ())
     for record in bundle.records():

@@ -43,10 +43,15 @@ def read_aer(evidence: Evidence, base: str, errors: Errors) -> dict[str, dict[st
                 continue  # a recording from before these were read: said once for all devices
             errors.unanswered(reading)
             if reading.ok:
-                errors.odd(reading.path, "is no list of counters", reading.text)
+                errors.odd(reading.path, "is no list of counters", _find_odd_line(reading.text))
         else:
             found[kind] = counts
     return None if unknown else found
+
+
+def _find_odd_line(text: str) -> str:
+    """The first line that is no counter; all of the text where only its total is missing."""
+    return next((line for line in text.splitlines() if not _LINE.fullmatch(line.strip())), text)
 
 
 def parse_counters(text: str) -> dict[str, int] | None:

@@ -65,10 +65,10 @@ def parse_nvlink_errors(data: bytes) -> dict[int, dict[int, dict[str, int]]] | N
         gpu = _GPU.fullmatch(line.strip()[:300])
         counter = _COUNTER.fullmatch(line[:300])
         if gpu is not None:
-            links = found.setdefault(int(gpu.group("index")), {})
+            links = found.setdefault(values.whole_number(gpu.group("index")) or 0, {})
         elif counter is not None and links is not None:
             count = smi_values.parse_whole(counter.group("count"))
-            counters = links.setdefault(int(counter.group("link")), {})
+            counters = links.setdefault(values.whole_number(counter.group("link")) or 0, {})
             if isinstance(count, int):
                 counters[counter.group("name").lower()] = count
     return found if any(found.values()) else None
