@@ -2,9 +2,8 @@
 """Write the recorded hosts of the tests and the example fleet: tests/fixtures/hosts/NAME.jsonl.gz.
 
 Each host is a model (scripts/recorded_hosts/); the real readers gather its facts through a recorder, and what they
-asked for becomes the bundle. So after a reader asks for something new, run this again. h200-x1, h200-x1-engine and
-h200-x2 are not among
-them: they are recordings of real machines.
+asked for becomes the bundle. So after a reader asks for something new, run this again. h200-x1, h200-x2 and those
+with an engine on them are not among them: they are recordings of real machines.
 """
 
 from __future__ import annotations

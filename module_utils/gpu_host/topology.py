@@ -59,7 +59,7 @@ def _nvlink_errors(
 ) -> list[dict[str, Any]] | None:
     """Asked for only where a link is active."""
     expected = {name: one["active"] for name, one in (links["nvlink"] or {}).items() if one["active"]}
-    whole_links = links["nvlink_whole"] and all(one["active"] is not None for one in (links["nvlink"] or {}).values())
+    whole_links = links["nvlink_whole"] and not any(one["unknown"] for one in (links["nvlink"] or {}).values())
     if not expected:
         return [] if whole_links else None
     answer = evidence.run(NVLINK_ERRORS, LIMIT_SECONDS)

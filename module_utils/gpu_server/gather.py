@@ -339,6 +339,8 @@ def _read_log(
     path, known = params.get("log"), True
     if not path and process and not (facts["unit"] and facts["unit"]["output"] and ":" in facts["unit"]["output"]):
         path, known = processes.find_output(evidence, process["pid"], errors)
+    elif path and process:
+        processes.find_output(evidence, process["pid"], Errors("server"))  # a bundle is read without this parameter
     source = log_source.read_log_source(evidence, facts["unit"], path, engine, errors)
     zone = re.match(r"([+-])([0-9]{2})([0-9]{2})", evidence.run(ZONE_COMMAND, 5).text)
     hours, minutes = [values.number_in_name(part) for part in zone.groups()[1:]] if zone else (0, 0)

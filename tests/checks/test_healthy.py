@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import harness
+import inference_server_facts
 import pytest
 
 # What a recording lacks, and the checks that are unknown for that. h200-x1-engine was captured on a real host whose
@@ -75,3 +76,17 @@ def test_the_kvm_guest_of_the_story_fails_because_of_its_chipset() -> None:
 def test_a_host_without_gpus_says_little() -> None:
     results = harness.judged_base("no-gpu")
     assert sum(result["status"] == "skip" for result in results.values()) > len(results) // 2
+
+
+def test_a_real_sglang_on_two_gpus_with_p2p_switched_off() -> None:
+    """SGLang 0.5.17, --tp 2, NCCL_P2P_DISABLE=1: it serves, and the one finding is that P2P is off where the driver
+    grants it."""
+    evidence = harness.base("h200-x2-engine")
+    given = {"log": "/tmp/out/without_p2p.log", "expected": {"model": "tiny"}}
+    server = inference_server_facts.facts(evidence, given)["ansible_facts"]["inference_server"]
+    assert [rank["gpu"] for rank in server["ranks"]] == ["0000:00:06.0", "0000:00:07.0"]
+    assert server["log"]["nccl"]["transports"] == {"SHM": ["0->1", "1->0"]} and server["gpu"]["shared"] == []
+    results = harness.judge(evidence, {"gpus": {"count": 2}, "server": {"model": "tiny"}}, {"server": server})
+    assert set(listed(results, ("fail", "error"))) == {"nccl_p2p_not_disabled", "p2p_engaged"}
+    deciding = {name for name, one in results.items() if one["status"] == "unknown" and one["severity"] == "error"}
+    assert deciding == set()

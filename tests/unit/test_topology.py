@@ -229,7 +229,7 @@ def test_error_counters_of_links(text: str, link: int, counts: dict[str, int]) -
 
 def test_error_counters_are_whole_or_unknown() -> None:
     names = {0: "0000:01:00.0"}
-    links = {"nvlink": {"0000:01:00.0": {"active": 18}}, "nvlink_whole": True}
+    links = {"nvlink": {"0000:01:00.0": {"active": 18, "unknown": 0}}, "nvlink_whole": True}
 
     def found(text: str) -> Any:
         return topology._nvlink_errors(evidence({topology.NVLINK_ERRORS: text}), names, links, Errors("topology"))

@@ -28,9 +28,14 @@ def read_power(evidence: Evidence, address: str, errors: Errors) -> dict[str, An
     word = state.text.strip() if state.ok else ""
     allowed = evidence.read(base + "/d3cold_allowed")
     errors.unanswered(allowed, absent_is_fine=True)
+    if state.ok and word not in _STATES:
+        errors.odd(state.path, "is no power state", word)
+    flag = {"1": True, "0": False}.get(allowed.text.strip()) if allowed.ok else None
+    if allowed.ok and flag is None:
+        errors.odd(allowed.path, "is neither 0 nor 1", allowed.text.strip())
     return {
         "power_state": word if word in _STATES else None,
-        "d3cold_allowed": {"1": True, "0": False}.get(allowed.text.strip()) if allowed.ok else None,
+        "d3cold_allowed": flag,
         "reset_methods": _reset_methods(evidence, base, errors),
     }
 
@@ -40,7 +45,10 @@ def _reset_methods(evidence: Evidence, base: str, errors: Errors) -> list[str] |
     errors.unanswered(methods, absent_is_fine=True)
     if methods.ok:
         words = methods.text.split()
-        return words if all(_METHOD.fullmatch(word) for word in words) else None
+        odd = [word for word in words if not _METHOD.fullmatch(word)]
+        if odd:
+            errors.odd(methods.path, "is no reset method", odd[0])
+        return None if odd else words
     if methods.status != ABSENT:
         return None
     files = evidence.list(base)
