@@ -147,6 +147,7 @@ def test_a_container_gets_all_gpus_and_a_second_run_changes_nothing(proxmox: Pro
     assert changed == 0, output
 
 
+@pytest.mark.long
 def test_a_boot_loader_that_could_not_be_refreshed_is_refreshed_by_the_next_run(proxmox: Proxmox) -> None:
     proxmox.ssh("rm /boot/grub/grub.cfg /etc/default/grub.d/gpu-host.cfg /usr/sbin/update-grub")
     proxmox.ssh(
@@ -163,6 +164,7 @@ def test_a_boot_loader_that_could_not_be_refreshed_is_refreshed_by_the_next_run(
     assert changed == 0, output
 
 
+@pytest.mark.long
 def test_a_unit_that_was_written_and_not_started_is_started_by_the_next_run(proxmox: Proxmox) -> None:
     """systemd still has the unit as it was before: what a run leaves that is killed after it wrote the file."""
     unit = "/etc/systemd/system/gpu-device-nodes.service"

@@ -316,11 +316,11 @@ def test_output_is_bounded_in_memory_and_on_disk(monkeypatch: pytest.MonkeyPatch
 def test_started_commands_overlap() -> None:
     live = LiveEvidence()
     began = time.monotonic()
-    commands = [["sh", "-c", "sleep 0.5; echo %d" % number] for number in range(6)]
+    commands = [["sh", "-c", "sleep 1; echo %d" % number] for number in range(6)]
     for argv in commands:
         live.start(argv)
     assert [live.run(argv).text for argv in commands] == ["%d\n" % number for number in range(6)]
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 5
 
 
 def test_a_started_command_that_nobody_asks_for_is_ended(tmp_path: Path) -> None:

@@ -81,13 +81,12 @@ def _mask_value(before: bytes, value: bytes) -> bytes:
     """The mask in the form of `value`, which stands behind `before`."""
     first = value[:1]
     if first == b"[":
-        quote = re.search(rb"\\*['\"]", value)
+        quote = re.search(rb"\\{0,7}['\"]", value)
         inner = quote[0] if quote else b""
         return b"[" + inner + MASK + inner + (b"]" if value.endswith(b"]") else b"")
     if first in (b"'", b'"'):
-        closing = re.search(rb"(\\*)['\"]\Z", value[1:])
-        escape = re.search(rb"\\*\Z", before)
-        closing_escape = escape[0] if escape else b""
+        closing = re.search(rb"['\"]\Z", value[1:])
+        closing_escape = before[len(before.rstrip(b"\\")) :]
         return first + MASK + (closing_escape + first if closing and value.endswith(first) and len(value) > 1 else b"")
     # A bare number in JSON: what takes its place has to be JSON, too.
     quoted = re.search(rb"(\\?\")\s{0,60}:\s{0,60}\Z", before[-130:])
