@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "hosts"))
 from driver_host import KERNEL, MODPROBE, Machine
 
-pytestmark = [pytest.mark.hosts, pytest.mark.xdist_group("drv-roles")]
+pytestmark = [pytest.mark.hosts, pytest.mark.long, pytest.mark.xdist_group("drv-roles")]
 CARD = "0000:01:00.0"
 
 
@@ -66,7 +66,6 @@ def test_nouveau_goes_then_the_driver_comes_then_its_daemon_starts(machine: Mach
     assert (again.rc, again.changed) == (0, 0), again.output
 
 
-@pytest.mark.long
 def test_nouveau_that_stays_is_named_and_the_daemon_waits_for_the_boot(machine: Machine) -> None:
     machine.ssh("mkdir -p /sys/module/nouveau /run/busy; touch /run/busy/nouveau")
     done = machine.play("nvidia_driver", driver=NOUVEAU)
@@ -80,7 +79,6 @@ def test_nouveau_that_stays_is_named_and_the_daemon_waits_for_the_boot(machine: 
     assert "Reboot" in done.output and "pending: []" in done.text, done.output
 
 
-@pytest.mark.long
 def test_a_daemon_that_does_not_start_is_quoted_and_the_next_run_starts_it(machine: Machine) -> None:
     machine.ssh("touch /run/no-node")
     done = machine.play("nvidia_driver", driver=ONE_CARD)
@@ -109,7 +107,7 @@ def mend_builder(machine: Machine) -> None:
     machine.ssh("mv /usr/sbin/real-update-initramfs /usr/sbin/update-initramfs")
 
 
-@pytest.mark.parametrize("reason", ["exit 7", pytest.param("kill -9 $$", marks=pytest.mark.long)])
+@pytest.mark.parametrize("reason", ["exit 7", "kill -9 $$"])
 def test_an_initramfs_that_could_not_be_built_is_built_by_the_next_run(machine: Machine, reason: str) -> None:
     break_builder(machine, reason)
     done = machine.play("nvidia_driver")
@@ -123,7 +121,6 @@ def test_an_initramfs_that_could_not_be_built_is_built_by_the_next_run(machine: 
     assert (again.rc, again.changed) == (0, 0), again.output
 
 
-@pytest.mark.long
 def test_options_too(machine: Machine) -> None:
     wanted = {"nvidia_module_options_wanted": {"nvidia_uvm": {"uvm_disable_hmm": 1}}}
     wanted["nvidia_module_options_on"] = machine.host["name"]  # type: ignore[assignment]  # it looks like a container
@@ -176,7 +173,6 @@ def test_a_mirror_that_is_down_costs_seconds_and_changes_nothing(machine: Machin
     assert machine.play("nvidia_driver").rc == 0
 
 
-@pytest.mark.long
 def test_a_run_that_ended_between_the_source_and_its_lists_goes_on(machine: Machine) -> None:
     done = machine.play("nvidia_driver")
     assert done.rc == 0, done.output
@@ -192,7 +188,6 @@ def test_a_run_that_ended_between_the_source_and_its_lists_goes_on(machine: Mach
     assert (again.rc, again.changed) == (0, 0), again.output
 
 
-@pytest.mark.long
 def test_a_script_of_a_package_that_fails_is_quoted_and_so_it_is_by_the_next_run(machine: Machine) -> None:
     machine.ssh("mkdir -p /var/lib/dkms/status")  # a directory where the script writes its file
     done = machine.play("nvidia_driver")
@@ -204,7 +199,6 @@ def test_a_script_of_a_package_that_fails_is_quoted_and_so_it_is_by_the_next_run
     assert machine.play("nvidia_driver").rc == 0
 
 
-@pytest.mark.long
 def test_dracut_in_the_place_of_initramfs_tools(machine: Machine) -> None:
     """Debian's own dracut; where the mirror gives none, the test says so."""
     import apt_proxy

@@ -192,6 +192,7 @@ def test_the_nodes_are_there_before_the_guests_after_a_boot(proxmox: Proxmox) ->
     _as_the_kernel(proxmox)
 
 
+@pytest.mark.long
 def test_a_running_guest_is_stopped_only_when_told(proxmox: Proxmox) -> None:
     proxmox.ssh("pct start 102")
     pid = proxmox.ssh("cat /run/lxc-standin/102.pid")
@@ -207,6 +208,7 @@ def test_a_running_guest_is_stopped_only_when_told(proxmox: Proxmox) -> None:
     proxmox.ssh("pct stop 102")
 
 
+@pytest.mark.long
 def test_cards_go_from_a_container_to_a_vm(proxmox: Proxmox) -> None:
     changed, output = proxmox.role(VM_GUEST)
     assert changed > 0, output
@@ -218,6 +220,7 @@ def test_cards_go_from_a_container_to_a_vm(proxmox: Proxmox) -> None:
     proxmox.ssh("qm start 101 && qm stop 101")
 
 
+@pytest.mark.long
 def test_the_command_line_of_systemd_boot(proxmox: Proxmox) -> None:
     (proxmox.work / "cmdline").write_text(
         "initrd=\\EFI\\proxmox\\6.14\\initrd.img root=ZFS=rpool/ROOT/pve-1 boot=zfs iommu=off\n"

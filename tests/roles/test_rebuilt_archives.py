@@ -19,7 +19,7 @@ sys.path.insert(0, str(ROOT / "tests" / "hosts"))
 import rebuilt
 from driver_host import KERNEL, MODPROBE, Machine
 
-pytestmark = [pytest.mark.hosts, pytest.mark.xdist_group("rebuilt")]
+pytestmark = [pytest.mark.hosts, pytest.mark.long, pytest.mark.xdist_group("rebuilt")]
 SYSTEMS = {
     "ubuntu2204": ("bookworm", 'ID=ubuntu\nVERSION_ID="22.04"\nVERSION_CODENAME=jammy\nPRETTY_NAME="Ubuntu 22.04"\n'),
     "ubuntu2404": ("bookworm", 'ID=ubuntu\nVERSION_ID="24.04"\nVERSION_CODENAME=noble\nPRETTY_NAME="Ubuntu 24.04"\n'),
@@ -113,7 +113,6 @@ def asked_first_then_installed(host: System, **variables: Any) -> dict[str, str]
     return found
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("key", ["ubuntu2204", "ubuntu2404"])
 def test_ubuntu_with_nvidia_s_repository(boot: Boot, key: str) -> None:
     """Names with the branch; Ubuntu's newer packages of the same names, and its older dkms, are not taken."""
@@ -126,7 +125,6 @@ def test_ubuntu_with_nvidia_s_repository(boot: Boot, key: str) -> None:
     assert not [name for name in found if "nvidia" in name and "-server" in name]
 
 
-@pytest.mark.long
 def test_ubuntu_from_branch_590_on(boot: Boot) -> None:
     found = asked_first_then_installed(
         boot("ubuntu2404"), nvidia_driver_branch="595", nvidia_driver_fabric_manager="true"
@@ -137,7 +135,6 @@ def test_ubuntu_from_branch_590_on(boot: Boot) -> None:
     assert not [name for name in found if name.endswith("-595")]
 
 
-@pytest.mark.long
 def test_ubuntu_s_own_packages_with_their_fabric_manager(boot: Boot) -> None:
     """Its Fabric Manager fits the -server driver of exactly its version, and has the branch in its name."""
     host = boot("ubuntu2404")
@@ -159,7 +156,6 @@ def test_proxmox_ve_8(boot: Boot) -> None:
     assert not [name for name in found if name.startswith(("linux-headers", "linux-image"))]
 
 
-@pytest.mark.long
 def test_proxmox_ve_9_has_nothing_before_590(boot: Boot) -> None:
     host = boot("pve9")
     refused = host.drive()

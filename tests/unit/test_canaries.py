@@ -32,6 +32,9 @@ import loose_cases
 NAMES = sorted(path.name.split(".")[0] for path in HOSTS.glob("*.jsonl.gz"))
 # Between them: a server, a guest, a container, and Proxmox hosts with VMs and containers.
 JUDGED = {"serving": False, "kvm-story": False, "lxc-story": False, "pve-kvm": True, "pve-lxc": True}
+HOSTS_JUDGED = [
+    name if name in ("serving", "pve-lxc") else pytest.param(name, marks=pytest.mark.long) for name in JUDGED
+]
 
 
 def test_there_are_enough_forms_and_each_holds_its_secret() -> None:
@@ -97,7 +100,7 @@ def seeded_host(name: str) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", JUDGED)
+@pytest.mark.parametrize("name", HOSTS_JUDGED)
 def test_nothing_planted_is_in_a_bundle(name: str) -> None:
     """Joined and written as capture.yml does it, anonymous or not, and shown as text."""
     text, _count = bundle.join_bundles([seeded_host(name)])
@@ -110,7 +113,7 @@ def test_nothing_planted_is_in_a_bundle(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", JUDGED)
+@pytest.mark.parametrize("name", HOSTS_JUDGED)
 def test_nothing_planted_is_in_facts_results_and_reports(name: str) -> None:
     recorder = bundle.RecordingEvidence(bundle.parse_bundle(seeded_host(name).encode()))
     evidence: Any = recorder
