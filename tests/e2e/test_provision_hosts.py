@@ -162,6 +162,7 @@ def test_a_fleet_stops_at_the_host_that_comes_out_worse(ansible: Any, tmp_path: 
     assert "cuda" not in ansible.shell("ls /usr/local", "e2e-two").replace("e2e-two", "")
 
 
+@pytest.mark.long
 def test_debian_s_own_user_space_and_what_the_validation_says_of_it(ansible: Any, tmp_path: Path) -> None:
     import apt_proxy
 

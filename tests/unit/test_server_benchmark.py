@@ -178,7 +178,7 @@ def test_the_playbook_measures_compares_and_keeps(tmp_path: Path, monkeypatch: p
 
     The first run becomes the baseline, a target that is out of reach fails the second.
     """
-    loads = [{"concurrency": 1, "requests": 2, "prompt_tokens": 16, "output_tokens": 16}]
+    loads = [{"concurrency": 1, "requests": 12, "prompt_tokens": 16, "output_tokens": 16}]
     with running(tmp_path, "healthy", speed=60, HF_HOME=str(hub(tmp_path / "huggingface"))) as server:
         server.listens()
         variables = {
@@ -193,7 +193,7 @@ def test_the_playbook_measures_compares_and_keeps(tmp_path: Path, monkeypatch: p
         kept = json.loads((tmp_path / "baselines" / "b.json").read_text())
         second = play({**variables, "benchmark_targets": {"total_tokens_per_s": 1e9}, "benchmark_generator": "builtin"})
     assert first.returncode == 0, first.stdout + first.stderr
-    assert kept["cells"][0]["completed"] == 2
+    assert kept["cells"][0]["completed"] == 12
     assert kept["cells"][0]["gpus"]["0"]["power_w"]["max"] == 331.0
     assert (kept["generator"]["name"], kept["generator"]["version"]) == ("sglang", "0.5.23")
     assert kept["generator"]["command"][1:3] == ["-m", "sglang.bench_serving"]
