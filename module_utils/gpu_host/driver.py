@@ -85,8 +85,6 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
         errors.add("systemctl show", "there is no systemd to ask for the Fabric Manager")
     nvlink5 = any(is_nvlink5(device) for device in on_bus.values())
     fabric = None if nvswitches is None and not nvlink5 else bool(nvswitches or nvlink5)
-    # Where nvidia-smi does not answer, the bus says whether any GPU is of an NVLink 5 generation.
-    names = [] if smi["name"] is None and on_bus and not nvlink5 and not unread else smi["name"]
     boot = evidence.list("/boot")
     if dkms:
         errors.unanswered(boot, absent_is_fine=True)
@@ -116,7 +114,7 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
         "next_build_failure": driver_build.find_build_failure(evidence, dkms, for_newest, next_kernel),
         "nvswitches": nvswitches,
         "nvlink5": True if nvlink5 else None if unread else False,
-        "fabric_services": fabric_services.gather(evidence, errors, names, running, services["fabric_manager"]),
+        "fabric_services": fabric_services.gather(evidence, errors, smi["name"], running, services["fabric_manager"]),
         "gridd": fabric_services.ask_unit(evidence, errors, fabric_services.GRIDD_COMMAND, fabric_services.GRIDD_UNIT)
         if "VGPU" in (smi["virtualization"] or ())
         else driver_services.read_unit(None),
