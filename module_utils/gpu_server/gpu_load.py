@@ -54,6 +54,7 @@ def read_gpu_load(evidence: Evidence, errors: Errors, pids: set[int]) -> dict[st
     rows = _rows(evidence, GPUS_COMMAND, 8, errors)
     if rows is None:
         return result
+    processes = _rows(evidence, APPS_COMMAND, 3, errors)
     gpus: dict[str, dict[str, Any]] = {}
     for row in rows:
         numbers = {name: _number(name, text, errors) for name, text in zip(_NUMBERS, row[1:7])}
@@ -61,11 +62,8 @@ def read_gpu_load(evidence: Evidence, errors: Errors, pids: set[int]) -> dict[st
             **numbers,
             "performance_state": row[7] or None,
             "pids": [],
-            "others": None,
+            "others": None if processes is None else [],
         }
-    processes = _rows(evidence, APPS_COMMAND, 3, errors)
-    for gpu in gpus.values() if processes is not None else ():
-        gpu["others"] = []
     for row in processes or []:
         gpu = gpus.get(_address(row[1], APPS_COMMAND, errors))  # type: ignore[assignment]
         pid = errors.read_whole(" ".join(APPS_COMMAND), "the number of a process", row[0])

@@ -145,10 +145,7 @@ def judge(
     `facts` are laid over those from the evidence (probe, server, …); `hypervisor` are the facts of its Proxmox host and
     its number there (hypervisor_of). With `proxmox` the inventory has it in the group proxmox_hosts.
     """
-    return judge_facts(facts_of_host(evidence, expected, facts, hypervisor, proxmox), expected)
-
-
-def judge_facts(host: dict[str, Any], expected: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    host = facts_of_host(evidence, expected, facts, hypervisor, proxmox)
     variables = engine.make_variables(host, expected, "host")
     return {result["id"]: result for result in engine.evaluate_checks(loaded_checks(), variables, evaluator(variables))}
 
@@ -270,23 +267,14 @@ def judged_base(name: str) -> dict[str, dict[str, Any]]:
     )
 
 
-def facts_of_overlay(broken: Overlay) -> dict[str, Any]:
-    """`host` of the checks on a broken host."""
+def judge_overlay(broken: Overlay) -> dict[str, dict[str, Any]]:
     settings = BASES.get(broken.base)
     if settings is None:
         raise OverlayError("%s: no base %r; there are %s" % (broken.path.name, broken.base, ", ".join(BASES)))
     hypervisor = hypervisor_of(settings, broken.hypervisor, broken.path.name)
     facts = merged(settings.get("facts") or {}, broken.facts)
-    return facts_of_host(changed(broken), expected_of_overlay(broken), facts, hypervisor, bool(settings.get("proxmox")))
-
-
-def expected_of_overlay(broken: Overlay) -> dict[str, Any]:
-    return merged(BASES[broken.base].get("expected", {}), broken.expected)
-
-
-def judge_overlay(broken: Overlay) -> dict[str, dict[str, Any]]:
-    host = facts_of_overlay(broken)
-    return judge_facts(host, expected_of_overlay(broken))
+    expected = merged(settings.get("expected", {}), broken.expected)
+    return judge(changed(broken), expected, facts, hypervisor, bool(settings.get("proxmox")))
 
 
 def changed(broken: Overlay) -> bundle.BundleEvidence:
