@@ -259,7 +259,9 @@ def test_wishes_that_are_refused(proxmox: Proxmox, guests: list[dict[str, Any]],
 def test_a_cluster_without_quorum_is_told_as_such(proxmox: Proxmox) -> None:
     proxmox.ssh("touch /etc/pve/.no-quorum")
     try:
-        changed, output = proxmox.role([{"vmid": 101, "type": "vm", "gpus": GPUS[:1]}])
+        freed = {"vmid": 102, "type": "lxc", "gpus": []}
+        changed, output = proxmox.role([freed, {"vmid": 101, "type": "vm", "machine": "q35", "gpus": GPUS[:1]}])
     finally:
         proxmox.ssh("rm /etc/pve/.no-quorum")
-    assert changed == -1 and "pvecm status" in output
+    assert changed == -1, output
+    assert "pvecm status" in output, output
