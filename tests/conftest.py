@@ -18,6 +18,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 ansible.module_utils.__path__.append(str(ROOT / "module_utils"))
+# Where the environment forbids to keep compiled Python, each playbook run of the tests would compile 187 files.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # The modules of library/, imported by name: `import gpu_facts`.
 sys.path.insert(0, str(ROOT / "library"))
 

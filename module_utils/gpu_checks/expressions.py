@@ -57,7 +57,9 @@ class Reads:
 @cache
 def find_reads(expression: str) -> Reads:
     """What `expression` reads. ValueError (with the reason) where it is no Jinja expression."""
-    _parse("{{ %s }}" % expression)  # ")(" is one between brackets only, "x }}{{ y" only without
+    # Nothing, and ")(", are expressions between brackets only; "x }}{{ y" is one only without.
+    if not any(kind != "whitespace" for _depth, kind, _word in _lexemes(expression)):
+        raise ValueError("Expected an expression")
     return _reads_of(_parse("{{ (%s) }}" % expression))
 
 
@@ -209,11 +211,16 @@ def split_expression(expression: str) -> tuple[str, list[str]]:
 _Lexeme = tuple[int, str, str]
 
 
+@cache
 def _lexemes(expression: str) -> list[_Lexeme]:
     """(depth of brackets, kind, text); a bracket itself stands at the depth outside it."""
     result: list[_Lexeme] = []
     depth = 0
-    for _line, kind, word in list(_ENVIRONMENT.lexer.tokeniter("{{ %s }}" % expression, None))[1:-1]:
+    try:
+        tokens = list(_ENVIRONMENT.lexer.tokeniter("{{ %s }}" % expression, None))[1:-1]
+    except jinja2.TemplateSyntaxError as error:
+        raise ValueError(error.message or "syntax error") from error
+    for _line, kind, word in tokens:
         if kind == "operator" and word in ")]}":
             depth -= 1
         result.append((depth, kind, word))

@@ -21,11 +21,14 @@ def find_problems(tags: Iterable[str], playbook_directory: str) -> list[str]:
 
 
 def _unknown_tags(tags: Iterable[str]) -> list[str]:
+    asked = [tag for tag in dict.fromkeys(tags) if tag not in _ANSIBLES_TAGS]
+    if not asked:  # most runs; this is called in the worker of each host, and reading the checks takes a second
+        return []
     try:
         known = {tag for check in check_cache.load_checks_cached() for tag in check.tags}
     except ChecksError:  # run_checks says what is wrong with them
         return []
-    unknown = [tag for tag in dict.fromkeys(tags) if tag not in known | _ANSIBLES_TAGS]
+    unknown = [tag for tag in asked if tag not in known]
     named = ["There is no tag '%s'%s." % (tag, suggest_name(tag, known)) for tag in unknown]
     return [*named, "Known tags: %s." % ", ".join(sorted(known))] if named else []
 

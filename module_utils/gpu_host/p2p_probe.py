@@ -81,11 +81,11 @@ def gather(
         return result
     result["attempted"] = True
     problems: list[tuple[tuple[str, ...], str]] = []
-    raw = _decoded(answer, result_shape.PROBE, problems, errors)
+    raw = decode_result(answer, result_shape.PROBE, problems, errors)
     if raw is None:
         result.update(_unread(), skipped_reason="the probe's result cannot be read")
     else:
-        fill_result(raw, result, _context(evidence), problems)
+        fill_result(raw, result, gather_context(evidence), problems)
         for name in ("unmeasured_pairs", "hung_pairs"):
             for sentence in result["explanations"][name][:4]:
                 errors.add("p2p_probe", sentence)
@@ -116,7 +116,7 @@ def _collective(evidence: Evidence, params: dict[str, Any], result: dict[str, An
         return all_reduce.summarise_all_reduce(None, reason)
     answer = evidence.run(all_reduce.COLLECTIVE_COMMAND)
     problems: list[tuple[tuple[str, ...], str]] = []
-    raw = _decoded(answer, result_shape.COLLECTIVE, problems, errors)
+    raw = decode_result(answer, result_shape.COLLECTIVE, problems, errors)
     if raw is None:
         return {**all_reduce.summarise_all_reduce(None, "its result cannot be read"), "ran": None}
     if not raw.get("arms"):
@@ -223,7 +223,7 @@ def _why_busy(gate: dict[str, Any]) -> str | None:
     return None
 
 
-def _decoded(
+def decode_result(
     answer: Outcome, shape: Any, problems: list[tuple[tuple[str, ...], str]], errors: Errors
 ) -> dict[str, Any] | None:
     """The result in `answer`, everything in it of the kind that `shape` says; None where there is none."""
@@ -381,7 +381,7 @@ def _cuda(raw: dict[str, Any]) -> dict[str, Any]:
     return cuda
 
 
-def _context(evidence: Evidence) -> dict[str, Any]:
+def gather_context(evidence: Evidence) -> dict[str, Any]:
     """What else the verdicts need, by the readers of their subjects: ``{topology, p2p, in_guest}``. Their errors are
     told by gpu_facts."""
     for reader in (topology, p2p):

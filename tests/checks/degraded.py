@@ -6,10 +6,12 @@ given is another one, and a check only where a fact that it reads is. Readers, c
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import functools
 import hashlib
 import json
+import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Union
@@ -20,6 +22,7 @@ from ansible.module_utils.gpu_checks import engine, expressions, verdict
 from ansible.module_utils.gpu_checks.check_files import Check
 from ansible.module_utils.gpu_checks.evaluator import EvaluationError
 from ansible.module_utils.gpu_host import gather as gathering
+from ansible.module_utils.gpu_host import p2p_probe
 from ansible.module_utils.gpu_host.evidence import bundle
 from ansible.module_utils.gpu_host.evidence.errors import Errors
 from ansible.module_utils.gpu_host.evidence.interface import (
@@ -36,6 +39,8 @@ from ansible.module_utils.gpu_host.evidence.interface import (
     Reading,
     Request,
 )
+from ansible.module_utils.gpu_host.probe import result_shape
+from ansible.module_utils.gpu_host.smi import log_xml
 
 Key = tuple[str, Any]  # ("read", path), ("list", path), ("run", argv), ("fetch", its name)
 Answer = Union[Reading, Listing, Outcome, Fetched]
@@ -67,6 +72,7 @@ SHOWS_ITS_END = (
 
 
 REMEMBERED = 12  # values of one condition
+PATHS: tuple[str, Any] = ("paths", "")  # the question which files there are
 
 
 def key_of(answer: Answer) -> Key:
@@ -80,8 +86,10 @@ def shown(key: Key) -> str:
     return "%s %s" % (key[0], " ".join(key[1]) if key[0] == "run" else key[1])
 
 
-def answer_of(evidence: Evidence, key: Key) -> Answer:
+def answer_of(evidence: Evidence, key: Key) -> Any:
     call, name = key
+    if key == PATHS:
+        return evidence.paths()
     if call == "fetch":
         method, url, label = [*name.split(" ", 2), ""][:3]
         return evidence.fetch(method, url, label=label)
@@ -146,42 +154,75 @@ def _without_legend(answer: Outcome) -> bytes:
 
 
 class Traced(Evidence):
-    """Evidence that keeps what was asked and answered."""
+    """Evidence that notes what was asked."""
 
-    def __init__(self, source: bundle.BundleEvidence) -> None:
+    def __init__(self, source: Any) -> None:
         self.source = source
         self.manifest = source.manifest
-        self.asked: dict[tuple[Any, ...], Answer] = {}
+        self.asked: dict[Key, None] = {}  # in the order of the questions
 
     def read(self, path: str, limit: int = READ_LIMIT_BYTES) -> Reading:
-        return self._kept(("read", path, limit), self.source.read(path, limit))
+        self.asked["read", path] = None
+        return self.source.read(path, limit)
 
     def list(self, path: str) -> Listing:
-        return self._kept(("list", path), self.source.list(path))
+        self.asked["list", path] = None
+        return self.source.list(path)
 
     def paths(self) -> Sequence[str]:
-        return self._kept(("paths",), self.source.paths())
+        self.asked[PATHS] = None
+        return self.source.paths()
 
     def run(self, argv: Sequence[str], timeout: float = 30.0) -> Outcome:
-        return self._kept(("run", tuple(argv)), self.source.run(argv))
+        self.asked["run", tuple(argv)] = None
+        return self.source.run(argv)
 
     def answer_request(self, request: Request) -> Fetched:
         answer = self.source.answer_request(request)
-        return self._kept(("fetch", request.method, request.url, request.label), answer)
+        self.asked["fetch", answer.name] = None
+        return answer
 
     def now(self) -> float:
         return self.source.now()
 
-    def _kept(self, key: tuple[Any, ...], answer: Any) -> Any:
-        self.asked[key] = answer
-        return answer
+
+class _Differences:
+    """The questions to which two hosts answer differently; remembered, as each reader of a host wants to know."""
+
+    _FEW = 200
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, int], tuple[bundle.BundleEvidence, bundle.BundleEvidence, set[Key]]] = {}
+
+    def between(self, one: bundle.BundleEvidence, other: bundle.BundleEvidence) -> set[Key]:
+        key = (id(one), id(other))  # what is remembered is not freed, so that no other host gets its id
+        if key not in self._known:
+            if len(self._known) >= self._FEW:
+                self._known.clear()
+            self._known[key] = (one, other, self._find(one, other))
+        return self._known[key][2]
+
+    @staticmethod
+    def _find(one: bundle.BundleEvidence, other: bundle.BundleEvidence) -> set[Key]:
+        found: set[Key] = {PATHS} if one.paths() != other.paths() else set()
+        for call, attribute in (("read", "_reads"), ("list", "_lists"), ("run", "_runs"), ("fetch", "_fetches")):
+            left, right = getattr(one, attribute), getattr(other, attribute)
+            found.update((call, name) for name in left.keys() | right.keys() if left.get(name) != right.get(name))
+        return found
 
 
-def _ask_again(evidence: bundle.BundleEvidence, key: tuple[Any, ...]) -> Answer:
-    if key[0] == "fetch":
-        return evidence.fetch(key[1], key[2], label=key[3])
-    answer: Answer = getattr(evidence, key[0])(*key[1:])
-    return answer
+DIFFERENCES = _Differences()
+
+
+def _recorded(evidence: Any) -> bundle.BundleEvidence:
+    """The recorded host behind those that note what is asked of it."""
+    while not isinstance(evidence, bundle.BundleEvidence):
+        evidence = evidence.source
+    return evidence
+
+
+# One run of a reader: the evidence it was given, what it asked of it, and what it made of the answers.
+Run = tuple[bundle.BundleEvidence, dict[Key, None], Any]
 
 
 @dataclass
@@ -189,46 +230,38 @@ class Memory:
     """What each reader answered to which evidence. Looked for here, then in `parent`; kept here only."""
 
     parent: Memory | None = None
-    known: dict[str, list[tuple[dict[tuple[Any, ...], Answer], Any]]] = field(default_factory=dict)
+    known: dict[str, list[Run]] = field(default_factory=dict)
     keep: bool = True
 
     def ask(self, name: str, reader: Callable[[Any], Any], evidence: Any) -> Any:
-        source = evidence.source if isinstance(evidence, Traced) else evidence  # one that notes is asked again, too
+        source = _recorded(evidence)
         memory: Memory | None = self
         while memory is not None:
-            for asked, result in memory.known.get(name, ()):
-                if all(_same(_ask_again(source, key), answer) for key, answer in asked.items()):
+            for seen, asked, result in memory.known.get(name, ()):
+                if DIFFERENCES.between(seen, source).isdisjoint(asked):
+                    if evidence is not source:  # whoever notes what is asked notes the same
+                        for key in asked:
+                            answer_of(evidence, key)
                     return result
             memory = memory.parent
-        traced = Traced(source)
+        traced = Traced(evidence)
         result = reader(traced)
         if self.keep:
-            self.known.setdefault(name, []).append((traced.asked, result))
+            self.known.setdefault(name, []).append((source, traced.asked, result))
         return result
 
     def readers_of(self, key: Key) -> list[str]:
         """The readers that were given the answer of `key`."""
         found = self.parent.readers_of(key) if self.parent else []
         for name, runs in self.known.items():
-            if any(_key(asked) == key for trace, _result in runs for asked in trace if len(asked) > 1):
+            if any(key in asked for _seen, asked, _result in runs):
                 found.append(name.split(" ")[0])
         return sorted(set(found))
 
     def asked(self) -> set[Key]:
         """Every record that a reader was given here."""
-        traces = [trace for runs in self.known.values() for trace, _result in runs]
-        found = {_key(asked) for trace in traces for asked in trace if len(asked) > 1}  # `paths` names no record
-        return found | (self.parent.asked() if self.parent else set())
-
-
-def _key(asked: tuple[Any, ...]) -> Key:
-    if asked[0] == "fetch":
-        return "fetch", " ".join(word for word in asked[1:] if word)
-    return asked[0], asked[1]
-
-
-def _same(left: Any, right: Any) -> bool:
-    return left is right or left == right
+        found = set().union(*(asked for runs in self.known.values() for _seen, asked, _result in runs))
+        return (found | (self.parent.asked() if self.parent else set())) - {PATHS}
 
 
 @dataclass(frozen=True)
@@ -332,6 +365,44 @@ class Remembering:
 
 
 READERS = dict(gathering.SUBJECTS)
+_gather_context, _decode_result = p2p_probe.gather_context, p2p_probe.decode_result
+_parse_log_xml = functools.lru_cache(maxsize=16)(log_xml.parse_log_xml)
+
+
+@contextlib.contextmanager
+def remembering_readers(memory: Memory) -> Iterator[None]:
+    """The readers of gpu_facts, and the slow parts of the probe's, each asked once for the same answers."""
+    readers = {name: Remembering(name, reader, memory) for name, reader in READERS.items()}
+
+    def gather_context(evidence: Any) -> Any:
+        return memory.ask("what the probe's verdicts need", _gather_context, evidence)
+
+    with (
+        mock.patch.dict(gathering.SUBJECTS, readers),
+        mock.patch.object(p2p_probe, "gather_context", gather_context),
+        mock.patch.object(p2p_probe, "decode_result", decode_result),
+        mock.patch.object(log_xml, "parse_log_xml", _parse_log_xml),
+    ):
+        yield
+
+
+def decode_result(answer: Outcome, shape: Any, problems: list[Any], errors: Errors) -> Any:
+    """What p2p_probe's makes of `answer`, from memory; its caller may change it."""
+    found, odd, entries = pickle.loads(_decode_once(answer, id(shape)))
+    problems.extend(odd)
+    errors.entries.extend(entries)
+    return found
+
+
+SHAPES = {id(shape): shape for shape in (result_shape.PROBE, result_shape.COLLECTIVE)}
+
+
+@functools.lru_cache(maxsize=64)
+def _decode_once(answer: Outcome, shape: int) -> bytes:
+    problems: list[Any] = []
+    errors = Errors("probe")
+    found = _decode_result(answer, SHAPES[shape], problems, errors)
+    return pickle.dumps((found, problems, errors.entries))
 
 
 def judge(
@@ -342,15 +413,16 @@ def judge(
     evaluator: Callable[[dict[str, Any]], harness.OneByOne] = Silent,
 ) -> Judged:
     """The verdict on `host`; a check whose facts are those of `before` has its result from there."""
-    remembering = {name: Remembering(name, reader, memory) for name, reader in READERS.items()}
     hypervisor = None
     if host.hypervisor is not None:
         seen = memory.ask("hypervisor", harness.facts_of_hypervisor, host.hypervisor)
         hypervisor = {"facts": seen, "vmid": place.vmid}
-    with mock.patch.dict(gathering.SUBJECTS, remembering):
+    with remembering_readers(memory):
         facts = harness.facts_of_host(
             host.evidence, place.expected, place.facts, hypervisor, place.proxmox, ask=memory.ask
         )
+    if before is not None:
+        facts = _shared(facts, before.host)
     variables = engine.make_variables(facts, place.expected, "host")
     read = {
         check.id: tuple(expressions.look_up_path(variables, path) for path in paths(check)) for check in place.checks
@@ -363,6 +435,27 @@ def judge(
         told += (facts.get(other) or {}).get("errors") or []
     faults = [entry["problem"] for entry in told if "a fault in the reader" in entry["problem"]]
     return Judged({check.id: new.get(check.id) or old[check.id] for check in place.checks}, read, faults, facts)
+
+
+def _shared(new: Any, old: Any) -> Any:
+    """`new`, with the parts of `old` in the place of equal ones: what is the same object need not be compared again."""
+    if new is old or type(new) is not type(old):
+        return new
+    if isinstance(new, dict):
+        same = len(new) == len(old)
+        for key, value in new.items():
+            if key not in old:
+                same = False
+                continue
+            new[key] = _shared(value, old[key])
+            same = same and new[key] is old[key]
+        return old if same else new
+    if isinstance(new, list):
+        if len(new) != len(old):
+            return new
+        new[:] = [_shared(one, other) for one, other in zip(new, old)]
+        return old if all(one is other for one, other in zip(new, old)) else new
+    return old if new == old else new
 
 
 _PATHS: dict[str, tuple[tuple[str, ...], ...]] = {}

@@ -8,12 +8,10 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
-from unittest import mock
 
 import degraded
 import harness
 import pytest
-from ansible.module_utils.gpu_host import gather as gathering
 
 ODD = "①"
 # A number that stands by itself: no part of a name, of a version or of an address.
@@ -30,8 +28,7 @@ NO_VALUES = ("/proc/sys/kernel/osrelease", "sglang.log", "N.conf")
 
 
 def facts_of(place: degraded.Place, host: degraded.Host, memory: degraded.Memory) -> dict[str, Any]:
-    remembering = {name: degraded.Remembering(name, reader, memory) for name, reader in degraded.READERS.items()}
-    with mock.patch.dict(gathering.SUBJECTS, remembering):
+    with degraded.remembering_readers(memory):
         return harness.facts_of_host(host.evidence, place.expected, place.facts, None, place.proxmox, ask=memory.ask)
 
 

@@ -102,11 +102,11 @@ def test_ten_thousand_snapshots_take_no_time() -> None:
     text = "machine: q35\n" + "".join(
         "[snap%d]\nmachine: pc\nhostpci0: 0000:01:00.0\n" % number for number in range(10000)
     )
-    began = time.perf_counter()
+    began = time.process_time()
     config = guest_config.parse_config(text)
     assert config.current.settings() == {"machine": "q35"} and len(config.snapshots) == 10000
     assert guest_config.render_config(config) == text
-    assert time.perf_counter() - began < 3
+    assert time.process_time() - began < 3
 
 
 def test_lines_are_left_out_and_nothing_else_is_touched() -> None:
