@@ -13,7 +13,7 @@ from typing import Any
 
 from ..evidence import values
 from . import container_access, ct_schema
-from .guest_config import GuestConfig, effective_settings, parse_number, parse_truth, pending_changes
+from .guest_config import GuestConfig, describe_guest, effective_settings, parse_number, parse_truth
 from .property_string import Refused
 
 _DEV = re.compile(r"dev([0-9]+)$")
@@ -81,20 +81,12 @@ def read_container(config: GuestConfig) -> dict[str, Any]:
 
     `next_start` holds the same with the pending changes applied.
     """
-    settings = config.current.settings()
-    changed, deleted = pending_changes(config.pending)
     raw = config.current.raw()
     return {
         "type": "lxc",
-        "name": settings.get("hostname"),
-        "template": parse_truth(settings.get("template"), False),
-        "onboot": parse_truth(settings.get("onboot"), False),
-        "lock": settings.get("lock"),
-        **_devices(settings, raw),
+        **describe_guest(config, "hostname", GPU_KEYS),
+        **_devices(config.current.settings(), raw),
         "next_start": _devices(effective_settings(config), raw),
-        "pending": sorted(set(changed) | set(deleted)),
-        "pending_gpu_keys": sorted(key for key in set(changed) | set(deleted) if GPU_KEYS.match(key)),
-        "snapshots": len(config.snapshots),
     }
 
 

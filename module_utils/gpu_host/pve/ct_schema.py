@@ -6,11 +6,8 @@ a VM; devN lines are parsed again when the container starts, which then dies.
 
 from __future__ import annotations
 
-import re
-
-from ..evidence import values
 from . import value_checks as checks
-from .property_string import Format, Property, Refused, parse_property_string
+from .property_string import Format, Property, Refused, find_numbered, parse_property_string
 from .vm_schema import check_by_rule
 
 MAX_DEVICES = 256
@@ -92,7 +89,6 @@ _PLAIN: dict[str, Format | Property] = {
     "rootfs": _ROOT,
     "features": FEATURES,
 }
-_NAME = re.compile(r"([a-z]+)(0|[1-9][0-9]*)")
 
 # Raw keys that liblxc knows under `lxc.` and Proxmox lets through.
 _RAW_NAMES = (
@@ -144,11 +140,7 @@ def find_rule(key: str) -> Format | Property | None:
     """How the value of `key` is checked; None where Proxmox has no such setting."""
     if key in _PLAIN:
         return _PLAIN[key]
-    match = _NAME.fullmatch(key)
-    if match is None or match.group(1) not in _NUMBERED:
-        return None
-    count, found = _NUMBERED[match.group(1)]
-    return found if values.number_in_name(match.group(2)) < count else None
+    return find_numbered(key, _NUMBERED)
 
 
 def check_value(key: str, value: str) -> str:

@@ -343,6 +343,25 @@ def pending_changes(section: Section | None) -> tuple[dict[str, str], list[str]]
     return settings, deleted
 
 
+def describe_guest(config: GuestConfig, name_key: str, gpu_keys: re.Pattern[str]) -> dict[str, Any]:
+    """What the facts of a VM and of a container both say:
+
+    `{name, template, onboot, lock, pending (keys), pending_gpu_keys, snapshots (count)}`.
+    """
+    settings = config.current.settings()
+    changed, deleted = pending_changes(config.pending)
+    pending = sorted(set(changed) | set(deleted))
+    return {
+        "name": settings.get(name_key),
+        "template": parse_truth(settings.get("template"), False),
+        "onboot": parse_truth(settings.get("onboot"), False),
+        "lock": settings.get("lock"),
+        "pending": pending,
+        "pending_gpu_keys": [key for key in pending if gpu_keys.match(key)],
+        "snapshots": len(config.snapshots),
+    }
+
+
 def effective_settings(config: GuestConfig) -> dict[str, str]:
     """The settings of the next start: the current ones with the pending changes applied."""
     settings = config.current.settings()

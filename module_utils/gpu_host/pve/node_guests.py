@@ -49,16 +49,14 @@ def read_vms(
     `fix_problem` (vm_changes.commands), `restart_command`, `faults`, `refused` (guest_faults.describe). None if the
     directory cannot be listed.
     """
-    listing = evidence.list(VM_DIRECTORY)
-    if not listing.ok:
-        errors.unanswered(listing)
-        if not listing.entries:  # where some are known, those are read
-            return {} if listing.status == ABSENT else None
+    names = _list_names(evidence, errors, VM_DIRECTORY)
+    if names is None:
+        return None
     result: dict[str, dict[str, Any]] = {}
     settings: dict[str, dict[str, str]] = {}
     mapping: dict[str, Any] | None = {}
     mapping_read = False
-    for vmid, path, config, models in _vm_configurations(evidence, errors, sorted(listing.entries)):
+    for vmid, path, config, models in _vm_configurations(evidence, errors, names):
         facts = vm_config.read_vm(config, models)
         entries = facts["hostpci"] + facts["next_start"]["hostpci"]
         if not entries and not guest_faults.mentions_gpus(config):
@@ -102,6 +100,14 @@ def _start(verdict: start_rules.Verdict) -> dict[str, Any]:
         "key": verdict.key,
         "lasting": verdict.starts is False and verdict.step not in ("reserve", "choose", "lock", "template"),
     }
+
+
+def _list_names(evidence: Evidence, errors: Errors, directory: str) -> list[str] | None:
+    """The files of a directory of configurations, also where only some of them are known; None where none is."""
+    listing = evidence.list(directory)
+    if not listing.ok:
+        errors.unanswered(listing)
+    return sorted(listing.entries) if listing.ok or listing.entries or listing.status == ABSENT else None
 
 
 def _configurations(evidence: Evidence, errors: Errors, directory: str, names: list[str]) -> list[tuple[str, str, str]]:
@@ -309,13 +315,11 @@ def read_containers(evidence: Evidence, errors: Errors, driver: dict[str, Any]) 
     [libraries mounted by name that are of another version than the driver], `restart_pending`, `start` (as of a VM),
     `restart_command`, `hand_written_lines` [numbers], `faults`, `refused`. None if the directory cannot be listed.
     """
-    listing = evidence.list(CT_DIRECTORY)
-    if not listing.ok:
-        errors.unanswered(listing)
-        if not listing.entries:  # where some are known, those are read
-            return {} if listing.status == ABSENT else None
+    names = _list_names(evidence, errors, CT_DIRECTORY)
+    if names is None:
+        return None
     result: dict[str, dict[str, Any]] = {}
-    for ctid, path, text in _configurations(evidence, errors, CT_DIRECTORY, sorted(listing.entries)):
+    for ctid, path, text in _configurations(evidence, errors, CT_DIRECTORY, names):
         config = guest_config.parse_config(text, guest_config.CONTAINER)
         facts = container_config.read_container(config)
         for part in (facts, facts["next_start"]):

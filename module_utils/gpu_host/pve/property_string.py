@@ -12,6 +12,7 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 from ..evidence import values
 
@@ -20,6 +21,7 @@ BLANK = "[\\t-\\r \\x85\\xa0]"
 _BLANK_PART = re.compile(BLANK + "*")
 _NUMBER = re.compile(r"[+-]?(\d+\.\d+|\d+\.|\.\d+|\d+)([eE][+-]?\d+)?")
 _INTEGER = re.compile(r"[+-]?\d+")
+_Rule = TypeVar("_Rule")
 TRUE, FALSE = ("1", "on", "yes", "true"), ("0", "off", "no", "false")
 
 
@@ -54,6 +56,18 @@ def parse_boolean(value: str) -> str | None:
     """ "1" or "0" for a boolean in any of Proxmox's spellings, None for what is none."""
     lower = value.lower()
     return "1" if lower in TRUE else "0" if lower in FALSE else None
+
+
+_NUMBERED_KEY = re.compile(r"([a-z][a-z_\-]*)(0|[1-9][0-9]*)")
+
+
+def find_numbered(key: str, numbered: Mapping[str, tuple[int, _Rule]]) -> _Rule | None:
+    """The rule of `key` in a table of name -> (how many there may be, rule): `hostpci3`; None where it is not in it."""
+    match = _NUMBERED_KEY.fullmatch(key)
+    if match is None or match.group(1) not in numbered:
+        return None
+    count, rule = numbered[match.group(1)]
+    return rule if values.number_in_name(match.group(2)) < count else None
 
 
 def parse_property_string(form: Format, value: str) -> dict[str, str]:

@@ -13,7 +13,7 @@ from typing import Any
 
 from ..evidence import values
 from . import vm_schema
-from .guest_config import GuestConfig, effective_settings, parse_number, parse_truth, pending_changes
+from .guest_config import GuestConfig, describe_guest, effective_settings, parse_number, parse_truth
 from .property_string import Refused, parse_property_string
 
 _ADDRESS = re.compile(r"(?:([0-9a-f]{4,8}):)?([0-9a-f]{2}):([0-9a-f]{2})(?:\.([0-7]))?$", re.I)
@@ -201,19 +201,11 @@ def read_vm(config: GuestConfig, models: Mapping[str, Mapping[str, str]] | None 
     `next_start` holds the same keys with the pending changes applied (equal where nothing is pending). `models`:
     cpu-models.conf, None where it is not known.
     """
-    changed, deleted = pending_changes(config.pending)
-    current = config.current.settings()
     return {
         "type": "vm",
-        "name": current.get("name"),
-        "template": parse_truth(current.get("template"), False),
-        "onboot": parse_truth(current.get("onboot"), False),
-        "lock": current.get("lock"),
-        **_hardware(current, models),
+        **describe_guest(config, "name", GPU_KEYS),
+        **_hardware(config.current.settings(), models),
         "next_start": _hardware(effective_settings(config), models),
-        "pending": sorted(set(changed) | set(deleted)),
-        "pending_gpu_keys": sorted(key for key in set(changed) | set(deleted) if GPU_KEYS.match(key)),
-        "snapshots": len(config.snapshots),
     }
 
 

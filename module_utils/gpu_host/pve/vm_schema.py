@@ -10,9 +10,8 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 
-from ..evidence import values
 from . import value_checks as checks
-from .property_string import Format, Property, Refused, parse_property_string
+from .property_string import Format, Property, Refused, find_numbered, parse_property_string
 
 PCI_ADDRESS = "(?:[a-f0-9]{4,}:)?[a-f0-9]{2}:[a-f0-9]{2}(?:\\.[a-f0-9])?"
 MAX_HOSTPCI = 16
@@ -365,7 +364,6 @@ _PLAIN: dict[str, Property] = {
     "nameserver": Property(check=checks.make_each(checks.check_address)),
     "sshkeys": Property(check=checks.url_encoded),
 }
-_NAME = re.compile(r"([a-z][a-z_\-]*)(0|[1-9][0-9]*)")
 
 
 def find_rule(key: str) -> Format | Property | None:
@@ -374,11 +372,7 @@ def find_rule(key: str) -> Format | Property | None:
         return _FORMATS[key]
     if key in _PLAIN:
         return _PLAIN[key]
-    match = _NAME.fullmatch(key)
-    if match is None or match.group(1) not in _NUMBERED:
-        return None
-    count, found = _NUMBERED[match.group(1)]
-    return found if values.number_in_name(match.group(2)) < count else None
+    return find_numbered(key, _NUMBERED)
 
 
 def is_known(key: str) -> bool:
