@@ -12,6 +12,7 @@ import pytest
 from ansible.module_utils.gpu_host import driver
 from ansible.module_utils.gpu_host.evidence import bundle
 from ansible.module_utils.gpu_host.evidence.errors import Errors
+from ansible.module_utils.gpu_host.linux import versions
 from ansible.module_utils.gpu_host.nvidia import cuda_toolkits, driver_packages, driver_services
 from host_evidence import Host, gathered
 from hypothesis import given
@@ -291,6 +292,23 @@ class TestPackages:
         held = {item["name"]: item["held"] for item in self.facts(made)["packages"]}
         assert held["nvidia-driver-libs"] is True
 
+    @pytest.mark.parametrize(
+        ("lock", "unheld"),
+        [
+            ("nvidia-driver-3:580.95.05-1.el9.*\n", ["nvidia-driver-libs"]),
+            ("nvidia-driver-libs-3:580.95.05-1.el9.*\n", ["nvidia-driver"]),  # its name holds the other's
+            ("*nvidia*580*\n", []),
+            ("nvidia-driver*-3:580.95.05-1.el9.x86_64\n", []),
+            ("nvidia-driver-3:575.57.08-1.el9.*\n", ["nvidia-driver", "nvidia-driver-libs"]),
+            ("!nvidia-driver-3:580.95.05-1.el9.*\n", ["nvidia-driver", "nvidia-driver-libs"]),
+        ],
+    )
+    def test_which_package_a_version_lock_holds(self, lock: str, unheld: list[str]) -> None:
+        made = Host().command(
+            driver_packages.RPM_COMMAND, "nvidia-driver\t580.95.05-1.el9\nnvidia-driver-libs\t580.95.05-1.el9\n"
+        )
+        assert self.facts(made.file("/etc/dnf/plugins/versionlock.list", lock))["unheld"] == unheld
+
     def test_no_package_manager(self) -> None:
         assert self.facts(Host()) == {"manager": None, "packages": [], "unheld": [], "automatic_upgrades": False}
 
@@ -360,4 +378,6 @@ def test_any_text_is_survived(version: str, modinfo: str, libraries: str) -> Non
         .command("dkms status", libraries)
     )
     facts, _errors = gathered(driver, made)
-    assert facts["version"] == "595.58.03"
+    # Two files that tell of two drivers: neither counts.
+    another = versions.DRIVER_VERSION.fullmatch(version.strip()) and version.strip() != "595.58.03"
+    assert facts["version"] == (None if another else "595.58.03")
