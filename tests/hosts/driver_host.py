@@ -40,7 +40,7 @@ KERNEL = """
 rm -rf /etc/apt/sources.list /etc/apt/sources.list.d/* /var/lib/apt/lists/*
 for release in 6.1.0-test 6.1.0-other; do
   mkdir -p /boot /lib/modules/$release/kernel
-  echo CONFIG_RD_GZIP=y > /boot/config-$release
+  printf 'CONFIG_RD_GZIP=y\\nCONFIG_BLK_DEV_INITRD=y\\n' > /boot/config-$release
   touch /boot/vmlinuz-$release
   (cd /lib/modules/$release && touch modules.order modules.builtin modules.builtin.modinfo)
   depmod $release
