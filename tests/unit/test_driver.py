@@ -120,6 +120,18 @@ def test_the_version_comes_from_either_file() -> None:
     assert broken["version"] == "595.58.03" and "no driver version" in errors[0]["problem"]
 
 
+def test_debian_s_own_module_has_another_name_on_disk() -> None:
+    """`modinfo nvidia` knows none there, and the next load takes nvidia-current-open all the same."""
+    made = host().command("modinfo nvidia", "", 1, "modinfo: ERROR: Module nvidia not found.\n")
+    assert gathered(driver, made)[0]["on_disk"]["version"] is None
+    made.directory("/etc/modprobe.d", {"nvidia.conf": {}})
+    made.file("/etc/modprobe.d/nvidia.conf", "install nvidia modprobe -i nvidia-current-open $CMDLINE_OPTS\n")
+    made.command("modinfo nvidia-current-open", "version:        595.58.03\nlicense:        Dual MIT/GPL\n")
+    facts, _errors = gathered(driver, made)
+    assert (facts["on_disk"]["version"], facts["on_disk"]["flavor"]) == ("595.58.03", "open")
+    assert facts["mismatched"] == []
+
+
 def test_not_loaded_is_known_and_not_an_error() -> None:
     facts, errors = gathered(
         driver, Host().file("/proc/modules", "ext4 1 1 - Live 0x0\n").directory("/sys/bus/pci/devices", {})
