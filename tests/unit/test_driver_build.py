@@ -64,8 +64,9 @@ def test_the_error_of_kbuild_itself_comes_before_what_follows_from_it() -> None:
     """As DKMS 3.0.10 logged it where a part of the headers was missing."""
     text = (
         "DKMS make.log for nvidia-current-open-535.261.03 for kernel %s (x86_64)\n\n"
-        "  ERROR: Kernel configuration is invalid.\n         include/generated/autoconf.h or include/config/auto.conf are "
-        "missing.\nmake[2]: *** [/usr/src/linux-headers-6.1.0-50-common/Makefile:823: include/config/auto.conf] Error 1\n"
+        "  ERROR: Kernel configuration is invalid.\n"
+        "         include/generated/autoconf.h or include/config/auto.conf are missing.\n"
+        "make[2]: *** [/usr/src/linux-headers-6.1.0-50-common/Makefile:823: include/config/auto.conf] Error 1\n"
     )
     assert found(Host().file(LOG, text % KERNEL))["error"] == "ERROR: Kernel configuration is invalid."
 
