@@ -368,14 +368,17 @@ class Planner:
         broken = [name for name, value in self.installed.items() if value["broken"]]
         if broken:
             said = apt_parsing.find_failed_script(_read_end(TERMINAL_LOG))
-            again = "`dpkg --configure -a` on this host tries it again."
+            halfway = [name for name, value in self.installed.items() if value["halfway"]]
+            # dpkg configures nothing that depends on a package of which a part of the files is missing.
+            command = "apt-get install --reinstall " + " ".join(halfway) if halfway else "dpkg --configure -a"
+            again = "`%s` on this host tries it again." % command
             raise PlanError(
                 "dpkg was interrupted: %s is not configured. %s"
                 % (
                     ", ".join(broken[:8]),
                     "What failed is %s. Mend that first; then %s" % (said.rstrip("."), again)
                     if said
-                    else "Run `dpkg --configure -a` on this host first.",
+                    else "Run `%s` on this host first." % command,
                 )
             )
         traces = [

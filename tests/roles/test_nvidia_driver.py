@@ -201,12 +201,17 @@ def test_a_script_of_a_package_that_fails_is_quoted_and_so_it_is_by_the_next_run
 
 def test_a_toolkit_that_could_not_be_unpacked_comes_with_the_next_run(machine: Machine) -> None:
     wanted: dict[str, Any] = {"cuda_toolkit_versions": ["12.8"], "cuda_toolkit_default": "12.8"}
-    machine.ssh("echo a file, where the package has a directory > /usr/local/cuda-12.8")
+    machine.ssh("mkdir /usr/local/cuda-12.8; mount -t tmpfs -o ro none /usr/local/cuda-12.8")
     done = machine.play("cuda_toolkit", **wanted)
-    assert done.rc == 2 and "/usr/local/cuda-12.8" in done.text and "Not a directory" in done.text, done.output
-    machine.ssh("rm /usr/local/cuda-12.8")
+    assert done.rc == 2 and "Read-only file system" in done.text, done.output
+    machine.ssh("umount /usr/local/cuda-12.8")
     done = machine.play("cuda_toolkit", **wanted)
-    assert done.rc == 0 and done.changed > 0, done.output
+    assert done.rc == 2 and "dpkg was interrupted" in done.text, done.output
+    command = re.search(r"`(apt-get install --reinstall [^`]*)`", done.text)
+    assert command, done.output
+    machine.ssh(command[1])
+    done = machine.play("cuda_toolkit", **wanted)
+    assert done.rc == 0, done.output
     assert machine.ssh("readlink -f /usr/local/cuda; dpkg-query -W -f '${db:Status-Status}' cuda-toolkit-12-8") == (
         "/usr/local/cuda-12.8\ninstalled"
     )

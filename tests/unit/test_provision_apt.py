@@ -290,6 +290,14 @@ def test_interrupted_dpkg(monkeypatch: pytest.MonkeyPatch) -> None:
         planner(FakeApt("libfoo\t1\tinstall\thalf-configured\tamd64\n"), monkeypatch, packages=["x"]).plan()
 
 
+def test_a_package_that_is_half_there_is_installed_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`dpkg --configure -a` ends with 1 there, as often as one runs it."""
+    text = "cuda-nvcc-12-8\t1\tinstall\thalf-installed\tamd64\ncuda-toolkit-12-8\t1\tinstall\tunpacked\tamd64\n"
+    with pytest.raises(PlanError, match="apt-get install --reinstall cuda-nvcc-12-8`") as refused:
+        planner(FakeApt(text), monkeypatch, packages=["x"]).plan()
+    assert "dpkg --configure -a" not in str(refused.value)
+
+
 def test_package_names_on_ubuntu_carry_the_branch_below_590(monkeypatch: pytest.MonkeyPatch) -> None:
     for version, expected in (("580", "nvidia-dkms-580-open"), ("595", "nvidia-dkms-open")):
         found = planner(FakeApt(), monkeypatch, package_set="nvidia_open", version=version)._packages(
