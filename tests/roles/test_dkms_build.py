@@ -97,12 +97,9 @@ def debian(make_host: Callable[..., dict[str, Any]], tmp_path: Path) -> Iterator
         for name, script in TOLD.items():
             host.ssh("tee /usr/local/bin/%s /usr/local/sbin/%s" % (name, name), input="#!/bin/sh\n%s\n" % script)
             host.ssh("chmod +x /usr/local/bin/%s /usr/local/sbin/%s" % (name, name))
-        # The second build of the same sources takes what the first compiled.
         host.ssh(
-            "export DEBIAN_FRONTEND=noninteractive; apt-get -y -q install --no-install-recommends ccache gcc; "
-            "for name in /usr/lib/ccache/*gcc*; do ln -s /usr/bin/ccache /usr/local/bin/${name##*/}; "
-            "ln -s /usr/bin/ccache /usr/local/sbin/${name##*/}; done; "
-            "apt-get -y -q install --no-install-recommends nvidia-open-kernel-dkms nvidia-smi libcuda1"
+            "DEBIAN_FRONTEND=noninteractive apt-get -y -q install --no-install-recommends nvidia-open-kernel-dkms "
+            "nvidia-smi libcuda1"
         )
         yield host
     subprocess.run([*MAKE_HOSTS, "down", "dkms-deb12"], capture_output=True, check=False)
