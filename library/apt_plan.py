@@ -89,6 +89,10 @@ options:
         (download.argv). Whoever asks for it removes the directory (download.directory).
     type: bool
     default: false
+  precompiled:
+    description: Whether to take modules that are built already for the kernels of the distribution; with dnf only.
+    type: bool
+    default: false
   cuda_versions:
     description: CUDA toolkits to install, such as V(12.8); each adds its package and is compared with the driver.
     type: list
@@ -126,6 +130,8 @@ plan:
     - What would be done. steps (action, package, from, to), files (path, content) to write first, hold and unhold,
       packages, download (directory, argv), source_path, download_bytes, disk_bytes, installed_version,
       planned_version, changes, full_update, family, entry (of the table).
+    - Where family is V(dnf), instead of the steps what would be asked of dnf - repository, needs, plugins, stream,
+      packages, lock, lines.
   returned: success
   type: dict
 summary:
@@ -145,7 +151,7 @@ notes:
   returned: success
   type: list
 system:
-  description: key, label, codename, architecture and kernel of the host.
+  description: key, label, distribution, codename, architecture and kernel of the host.
   returned: always
   type: dict
 in_use:
@@ -222,6 +228,7 @@ def main() -> None:
             "upgrade": flag,
             "allow_downgrade": flag,
             "download": flag,
+            "precompiled": flag,
             "cuda_versions": names,
             "driver_version": text,
             "refuse_runfile": flag,
@@ -248,7 +255,7 @@ def main() -> None:
         notes=notes,
         summary=one_line(plan),
         headline=headline(plan),
-        lines=apt_planning.describe_steps(plan.get("steps", [])),
+        lines=plan.get("lines") or apt_planning.describe_steps(plan.get("steps", [])),
         system=planner.system,
         in_use=gpu_users.find_gpu_users(LiveEvidence(), UNIT_NAMES if patterns is None else patterns),
     )

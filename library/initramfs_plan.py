@@ -58,6 +58,10 @@ because:
   description: Why, as the end of a sentence; empty where nothing is to be done.
   returned: success
   type: str
+inclusions:
+  description: Files to write before (path, content), so that the builder takes O(files) along; dracut alone needs them.
+  returned: success
+  type: list
 commands:
   description: What to run, in order; each with label and argv.
   returned: success

@@ -8,8 +8,8 @@ from typing import Any
 from . import device_nodes, gpus, kernel, modules
 from .evidence import values
 from .evidence.errors import Errors
-from .evidence.interface import ABSENT, DENIED, OK, Evidence
-from .linux import versions
+from .evidence.interface import ABSENT, DENIED, OK, Evidence, Outcome
+from .linux import modprobe, versions
 from .nvidia import (
     cuda_toolkits,
     driver_build,
@@ -250,9 +250,12 @@ def _module_on_disk(evidence: Evidence, errors: Errors) -> dict[str, Any]:
     """`known`: whether modinfo said which module is there, or that there is none (so it is where nothing loads
     modules, as in a container without modinfo)."""
     outcome = evidence.run(MODINFO_COMMAND, 10.0)
+    if _is_not_found(outcome):
+        # Debian's own packages call the file otherwise, which modprobe is told and modinfo is not.
+        name = modprobe.find_module_file(modprobe.read_configuration(evidence, Errors("driver")), "nvidia")
+        outcome = evidence.run(("modinfo", name), 10.0) if name else outcome
     fields: dict[str, str] = {}
-    said = " ".join((outcome.text + " " + outcome.error_text).split())
-    known = outcome.status == ABSENT or (outcome.ok and outcome.rc != 0 and "not found" in said)
+    known = outcome.status == ABSENT or _is_not_found(outcome)
     if outcome.ok and outcome.rc == 0:
         for line in outcome.text.splitlines():
             name, colon, value = line.partition(":")
@@ -272,6 +275,11 @@ def _module_on_disk(evidence: Evidence, errors: Errors) -> dict[str, Any]:
         "signer": fields.get("signer"),
         "path": fields.get("filename"),
     }
+
+
+def _is_not_found(outcome: Outcome) -> bool:
+    said = " ".join((outcome.text + " " + outcome.error_text).split())
+    return bool(outcome.ok and outcome.rc != 0 and "not found" in said)
 
 
 def _libraries(evidence: Evidence, errors: Errors) -> dict[str, Any] | None:

@@ -21,8 +21,9 @@ DPKG_QUERY = [
 
 
 def parse_installed(text: str) -> dict[str, dict[str, Any]]:
-    """Installed packages of a DPKG_QUERY output: name -> {version, held, broken}.
+    """Installed packages of a DPKG_QUERY output: name -> {version, held, broken, halfway}.
 
+    `broken`: not configured; `halfway`: not even its files are all there, so that it has to be installed once more.
     Configuration remains do not count.
     """
     found = {}
@@ -30,7 +31,12 @@ def parse_installed(text: str) -> dict[str, dict[str, Any]]:
         fields = line.split("\t")
         if len(fields) < 4 or fields[3] in ("not-installed", "config-files"):
             continue
-        found[fields[0]] = {"version": fields[1], "held": fields[2] == "hold", "broken": fields[3] != "installed"}
+        found[fields[0]] = {
+            "version": fields[1],
+            "held": fields[2] == "hold",
+            "broken": fields[3] != "installed",
+            "halfway": fields[3] == "half-installed",
+        }
     return found
 
 

@@ -6,16 +6,18 @@ import os
 import re
 from typing import Any, Callable
 
-from . import apt_parsing, openpgp
+from . import apt_parsing, dnf_planning, openpgp
 from .apt_sources import armor_key, fetch_key, find_mirror, pin_text, read_content
 from .apt_trial import LISTS, Source, Trial, run_apt
-from .systems import PlanError, choose_headers, choose_system, read_system
+from .systems import PlanError, choose_headers, choose_system, fill_architecture, read_system
 
 # Kept free beside what apt says that it needs: for dpkg, for the build of the modules, for the new initramfs.
 RESERVE_BYTES = 200 * 1000**2
 BUILD_BYTES = 600 * 1000**2
 BOOT_BYTES = 100 * 1000**2
 TERMINAL_LOG = "/var/log/apt/term.log"
+# The subnet manager of NVLink 5 boards: NVIDIA's repository has it from branch 570 on, under a version that is a date.
+NVLSM = "nvlsm"
 _RUNFILE_TRACES = ("/usr/bin/nvidia-uninstall", "/usr/bin/nvidia-installer")
 
 
@@ -37,10 +39,15 @@ class Planner:
         """The plan as the module returns it. PlanError names the first reason not to begin."""
         entry = choose_system(self.system, self._options["systems"])
         if entry.get("family", "apt") != "apt":
-            return {"family": entry["family"], "entry": entry, "changes": False}
+            return {"changes": False, **dnf_planning.plan_packages(entry, self.system, self._options)}
         # Packages that belong to the driver and have versions of their own in this source.
         self._independent = list(entry.get("independent", {}).get(self._options["source"], ()))
         self._rival = str(entry.get("rivals", {}).get(self._options["source"], ""))
+        if self._options.get("precompiled"):
+            raise PlanError(
+                "NVIDIA has no modules that are built already for %s. Set nvidia_driver_precompiled: false, and DKMS "
+                "builds them." % entry["label"]
+            )
         self._refuse_leftovers()
         wanted = self._packages(entry)
         pin = self._pin()
@@ -73,6 +80,8 @@ class Planner:
 
     def _packages(self, entry: dict[str, Any]) -> list[str]:
         names = list(self._options["packages"])
+        if NVLSM in names:
+            names += entry.get("nvlsm_needs", [])
         chosen = self._options["package_set"]
         if chosen:
             sets = entry.get("packages", {})
@@ -90,7 +99,7 @@ class Planner:
         own = self._options["source"] == "distribution" and entry.get("fabric_manager_of_distribution")
         if own or (branch.isdigit() and int(branch) < entry.get("fabric_manager_suffixed_below", 0)):
             names = ["nvidia-fabricmanager-{branch}" if name == "nvidia-fabricmanager" else name for name in names]
-        names = [name.format(branch=branch) for name in names]
+        names = [name.format(branch=branch, kernel=self.system["kernel"]) for name in names]
         # NAME? is taken where the sources offer it.
         self._optional = {name.rstrip("?") for name in names if name.endswith("?")}
         names = [name.rstrip("?") for name in names]
@@ -129,7 +138,23 @@ class Planner:
             else True
         )
         there = all(name in self.installed or name in self._optional for name in wanted)
-        return there and fits and (len(versions) <= 1 or not version)
+        return there and fits and (len(versions) <= 1 or not version) and not self._strays([])
+
+    def _strays(self, steps: list[dict[str, Any]]) -> list[str]:
+        """Installed packages of a driver that would be of another version than is wanted, after these steps.
+
+        From branch 590 on Ubuntu's packages have no branch in their names: nothing ties the old ones to the new.
+        """
+        version = self._options["version"]
+        moved = {step["package"] for step in steps}
+        return sorted(
+            name
+            for name, value in self.installed.items()
+            if version
+            and self._versioned(name)
+            and name not in moved
+            and not apt_parsing.version_fits(value["version"], version)
+        )
 
     # the repository -------------------------------------------------------------------------------------------------
 
@@ -162,7 +187,8 @@ class Planner:
                 **own,
                 **_given(self._options["repository"]),
             }
-        return {"name": "gpu-host-nvidia", **entry.get("repository", {}), **_given(self._options["repository"])}
+        own = fill_architecture(entry.get("repository", {}), self.system["architecture"])
+        return {"name": "gpu-host-nvidia", **own, **_given(self._options["repository"])}
 
     def _repository_is_current(self, entry: dict[str, Any]) -> bool:
         wanted = self._repository(entry)
@@ -212,6 +238,13 @@ class Planner:
             plan["packages"] = wanted
             self._refuse_missing(trial, [name for name in wanted if name not in there])
             result = trial.install(wanted, self._options["recommends"])
+            strays = [] if result.problem else self._strays(result.steps)
+            if strays:
+                # What the sources have in the wanted version comes along; the rest goes ("NAME-" is apt's spelling).
+                offered = trial.candidates(strays)
+                wanted = wanted + [name if self._comes_along(name, offered) else name + "-" for name in strays]
+                plan["packages"] = wanted
+                result = trial.install(wanted, self._options["recommends"])
             if result.problem:
                 raise PlanError(
                     "apt cannot install %s: %s.%s Nothing was changed."
@@ -222,6 +255,9 @@ class Planner:
             self._refuse_full_disk(result.steps, result.download_bytes, result.disk_bytes)
             if self._options.get("download") and any(step["to"] for step in result.steps):
                 plan["download"] = trial.keep(wanted, self._options["recommends"])
+
+    def _comes_along(self, name: str, offered: dict[str, str]) -> bool:
+        return name in offered and apt_parsing.version_fits(offered[name], self._options["version"])
 
     def _name_pin(self, trial: Trial, pin: tuple[str, str] | None, problem: str) -> str:
         """A sentence on what the pin keeps out of an unmet dependency; empty where it is not that."""
@@ -253,6 +289,13 @@ class Planner:
                 raise PlanError(
                     "no version of %s fits %s. The repository offers: %s." % (name, version, ", ".join(others))
                 )
+        fabric = [name for name in missing if name == NVLSM or name.startswith("nvidia-fabricmanager")]
+        if fabric and self._options["source"] == "distribution":
+            raise PlanError(
+                "%s, which the NVLink fabric of this host needs, is not to be had from the distribution. Set "
+                "nvidia_driver_source: nvidia, or nvidia_driver_fabric_manager: false for a host that runs without."
+                % " and ".join(fabric)
+            )
         raise PlanError(
             "no package %s is to be had from the sources of this host. Check the name, and that contrib and non-free "
             "are enabled." % ", ".join(missing)
@@ -284,20 +327,22 @@ class Planner:
                 "this would change %s, which is held on this host for another reason. Release it first (apt-mark "
                 "unhold) if that is right." % ", ".join(held[:8])
             )
+        if not self._options["allow_downgrade"]:
+            self._refuse_going_back(steps)
+
+    def _refuse_going_back(self, steps: list[dict[str, Any]]) -> None:
         back = [step for step in steps if step["action"] == "downgrade" and self._managed(step["package"])]
-        if back and not self._options["allow_downgrade"]:
-            text = (
-                "this would go back from %s to %s (%d packages). Set nvidia_driver_allow_downgrade: true if that "
-                "is right."
-            )
-            raise PlanError(
-                text
-                % (
-                    apt_parsing.upstream_version(back[0]["from"]),
-                    apt_parsing.upstream_version(back[0]["to"]),
-                    len(back),
-                )
-            )
+        old, new = self._installed_version(), self._planned_version(steps)
+        if back:
+            old, new = apt_parsing.upstream_version(back[0]["from"]), apt_parsing.upstream_version(back[0]["to"])
+        elif not (old and new and apt_parsing.is_newer(old, new)):
+            return
+        # A change of names is no downgrade to apt: the old packages go and others come.
+        number = len(back) or sum(1 for step in steps if self._versioned(step["package"]))
+        raise PlanError(
+            "this would go back from %s to %s (%d packages). Set nvidia_driver_allow_downgrade: true if that is right."
+            % (old, new, number)
+        )
 
     def _refuse_full_disk(self, steps: list[dict[str, Any]], download: int | None, disk: int | None) -> None:
         needs = {"/var/cache/apt/archives": download or 0, "/usr": disk + RESERVE_BYTES if disk and disk > 0 else 0}
@@ -323,14 +368,17 @@ class Planner:
         broken = [name for name, value in self.installed.items() if value["broken"]]
         if broken:
             said = apt_parsing.find_failed_script(_read_end(TERMINAL_LOG))
-            again = "`dpkg --configure -a` on this host tries it again."
+            halfway = [name for name, value in self.installed.items() if value["halfway"]]
+            # dpkg configures nothing that depends on a package of which a part of the files is missing.
+            command = "apt-get install --reinstall " + " ".join(halfway) if halfway else "dpkg --configure -a"
+            again = "`%s` on this host tries it again." % command
             raise PlanError(
                 "dpkg was interrupted: %s is not configured. %s"
                 % (
                     ", ".join(broken[:8]),
                     "What failed is %s. Mend that first; then %s" % (said.rstrip("."), again)
                     if said
-                    else "Run `dpkg --configure -a` on this host first.",
+                    else "Run `%s` on this host first." % command,
                 )
             )
         traces = [

@@ -18,6 +18,8 @@ MARK = "/var/lib/gpu-host/initramfs-unfinished"
 BUILDERS = ("update-initramfs", "dracut", "mkinitcpio")
 BOOT_UUIDS = "/etc/kernel/proxmox-boot-uuids"
 PRESETS = "/etc/mkinitcpio.d"
+# dracut takes /etc/modprobe.d along only where it builds for this host alone (hostonly), which Debian's does not.
+INCLUSIONS = "/etc/dracut.conf.d"
 _PLACES = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 # What update-initramfs builds has one name only; dracut is told the name.
 _NAMES = {
@@ -32,20 +34,23 @@ class BuildError(Exception):
 
 
 def plan_builds(files: Sequence[str], changing: bool = False, root: str = "/") -> dict[str, Any]:
-    """``{builder, images, stale, because, commands}``.
+    """``{builder, images, stale, because, inclusions, commands}``.
 
     `images` are the paths of what the builder makes on this host; `stale` those to be built anew; `because` says why,
-    as the end of a sentence; `commands` are ``[{label, argv}]`` in order, empty where nothing is to be done.
+    as the end of a sentence; `inclusions`: ``[{path, content}]`` to be written first, so that the builder takes the
+    files along; `commands` are ``[{label, argv}]`` in order, empty where nothing is to be done.
     `changing`: one of the files is about to change, as in check mode. `files` that are not there ask for nothing.
     """
     builder = find_builder(root)
     images = find_images(builder, root)
     unfinished = os.path.exists(_below(root, MARK))
+    inclusions = [row for row in find_inclusions(builder, files, root) if not _holds(root, row["path"], row["content"])]
+    files = [*files, *_inclusion_paths(builder, files, root)]
     stale = {
         path: [name for name in files if (_modified(root, name) or 0.0) > (_modified(root, path) or 0.0)]
         for path in images
     }
-    chosen = [path for path in images if unfinished or changing or stale[path]]
+    chosen = [path for path in images if unfinished or changing or inclusions or stale[path]]
     if images and chosen and not builder:
         raise BuildError(
             "%s is older than %s, and this host has none of %s to build it anew"
@@ -59,6 +64,8 @@ def plan_builds(files: Sequence[str], changing: bool = False, root: str = "/") -
             if unfinished
             else "a file that it holds changes"
             if changing and not older
+            else "%s does not take %s along by itself" % (builder, " and ".join(row["of"] for row in inclusions))
+            if inclusions and not older
             else "%s was changed after it was built" % ", ".join(older)
         )
     commands = _commands(builder, chosen, images)
@@ -69,6 +76,7 @@ def plan_builds(files: Sequence[str], changing: bool = False, root: str = "/") -
         "images": sorted(images),
         "stale": sorted(chosen),
         "because": because,
+        "inclusions": [{"path": row["path"], "content": row["content"]} for row in inclusions] if chosen else [],
         "commands": commands,
     }
 
@@ -91,6 +99,7 @@ def begin_builds(files: Sequence[str], because: str, root: str = "/") -> None:
 def finish_builds(files: Sequence[str], root: str = "/") -> None:
     """Verify that no image is older than the files, and take the mark away. BuildError where one still is."""
     builder = find_builder(root)
+    files = [*files, *_inclusion_paths(builder, files, root)]
     for path in find_images(builder, root):
         older = [name for name in files if (_modified(root, name) or 0.0) > (_modified(root, path) or 0.0)]
         if older:
@@ -112,6 +121,36 @@ def finish_builds(files: Sequence[str], root: str = "/") -> None:
 def find_builder(root: str = "/") -> str:
     """The program that builds an initramfs on this host; empty where it has none."""
     return next((name for name in BUILDERS if _has_program(root, name)), "")
+
+
+def find_inclusions(builder: str, files: Sequence[str], root: str = "/") -> list[dict[str, str]]:
+    """``[{of, path, content}]``: what makes the builder take each of the files along that is there; dracut alone asks.
+
+    dracut.conf(5), install_optional_items: a file that is gone later is no error.
+    """
+    if builder != "dracut":
+        return []
+    return [
+        {
+            "of": name,
+            "path": "%s/%s" % (INCLUSIONS, os.path.basename(name)),
+            "content": '# Written by Ansible; changes are overwritten.\ninstall_optional_items+=" %s "\n' % name,
+        }
+        for name in files
+        if _modified(root, name) is not None
+    ]
+
+
+def _inclusion_paths(builder: str, files: Sequence[str], root: str) -> list[str]:
+    return [row["path"] for row in find_inclusions(builder, files, root)]
+
+
+def _holds(root: str, path: str, content: str) -> bool:
+    try:
+        with open(_below(root, path), encoding="utf-8", errors="replace") as handle:
+            return handle.read() == content
+    except OSError:
+        return False
 
 
 def find_images(builder: str, root: str = "/") -> dict[str, str]:

@@ -11,14 +11,18 @@ from typing import Any
 RHEL_REBUILDS = ("rhel", "rocky", "almalinux", "centos", "ol")
 
 
+# What NVIDIA's repositories call an architecture: `sbsa` for arm64 servers, under apt and dnf alike.
+NVIDIA_ARCHITECTURES = {"aarch64": "sbsa"}
+
+
 class PlanError(Exception):
     """Why nothing can be done; the message says what to do instead."""
 
 
 def read_system(root: str = "/", packages: dict[str, dict[str, Any]] | None = None) -> dict[str, Any]:
-    """``{key, label, codename, architecture, kernel}`` of this host.
+    """``{key, label, distribution, codename, architecture, kernel}`` of this host.
 
-    Key as in the tables: debian12, ubuntu2404, pve9, rhel10.
+    Key as in the tables: debian12, ubuntu2404, pve9, rhel10; distribution is the ID of os-release.
     """
     values = {}
     for name in ("etc/os-release", "usr/lib/os-release"):
@@ -39,6 +43,7 @@ def read_system(root: str = "/", packages: dict[str, dict[str, Any]] | None = No
     return {
         "key": key,
         "label": label,
+        "distribution": values.get("ID", ""),
         "codename": values.get("VERSION_CODENAME", ""),
         "architecture": platform.machine(),
         "kernel": _read_kernel(root),
@@ -68,6 +73,14 @@ def choose_system(own: dict[str, Any], table: dict[str, Any]) -> dict[str, Any]:
             % (own["architecture"], entry["label"], ", ".join(architectures))
         )
     return dict(entry)
+
+
+def fill_architecture(repository: dict[str, Any], architecture: str) -> dict[str, Any]:
+    """The repository of the table with `{arch}` in its addresses filled in for this architecture."""
+    name = NVIDIA_ARCHITECTURES.get(architecture, architecture)
+    return {
+        key: value.replace("{arch}", name) if isinstance(value, str) else value for key, value in repository.items()
+    }
 
 
 def choose_headers(own: dict[str, Any], packages: dict[str, dict[str, Any]]) -> dict[str, list[str]]:

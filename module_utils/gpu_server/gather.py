@@ -437,7 +437,11 @@ def _name_first_phase(facts: dict[str, Any]) -> None:
 
 
 def _judge_busy(facts: dict[str, Any]) -> None:
-    """Whether requests run now; None where nothing young enough says so."""
+    """Whether requests run now; None where nothing young enough says so.
+
+    Every request holds a connection: with none open, what a log line of some seconds ago counted has been answered,
+    as our own question whether the server is ready.
+    """
     metrics, decode = facts["api"]["metrics"] or {}, facts["log"]["decode"]
     running, queue = metrics.get("running"), metrics.get("queue")
     facts["busy"], facts["busy_because"] = None, None
@@ -449,6 +453,7 @@ def _judge_busy(facts: dict[str, Any]) -> None:
         and decode["age_s"] is not None
         and decode["age_s"] <= FRESH_SECONDS
         and (decode["running"] or decode["queue"])
+        and facts["port"]["connections"] != 0
     ):
         facts["busy"] = True
         facts["busy_because"] = "%d requests ran %d s ago" % (decode["running"], decode["age_s"])

@@ -22,11 +22,22 @@ PLAY = """
   gather_facts: false
   tasks:
     - gpu_facts: {bundle: "{{ gpu_host_bundle }}", gather_subset: [driver, modules, virtualization, pci]}
+    - set_fact:
+        gpu_host: "{{ ansible_facts.gpu_host | combine(laid_over, recursive=true) }}"
+        cacheable: true
+      when: laid_over is defined
     - include_role: {name: nvidia_driver, tasks_from: preconditions, public: true}
-    - debug: {msg: "wanted={{ __nvidia_driver_wanted }} flavour={{ __nvidia_driver_flavour }}"}
+    - debug:
+        msg: >-
+          wanted={{ __nvidia_driver_wanted }} flavour={{ __nvidia_driver_flavour }}
+          fabric={{ __nvidia_driver_fabric | bool }}{{ '+nvlsm' if __nvidia_driver_nvlink5_board | bool else '' }}.
 """
 
 
+BOARD = {
+    "driver": {"nvswitches": [], "nvlink5": True, "fabric_services": {"nvlink5": "none"}},
+    "pci": {"gpus": {"0000:1b:00.0": {"name": "NVIDIA B200"}}},
+}
 # Host -> (its recording, what is asked for, whether that is refused, what it says).
 CASES: dict[str, tuple[str, dict[str, Any], bool, str]] = {
     "proprietary": (
@@ -44,6 +55,17 @@ CASES: dict[str, tuple[str, dict[str, Any], bool, str]] = {
     ),
     "card_of_today": ("bare-metal", {}, False, "wanted=580 flavour=open"),
     "container": ("lxc-story", {}, False, "flavour=userspace"),
+    "no_switches": ("bare-metal", {}, False, "fabric=False."),
+    "switches": ("bare-metal", {"laid_over": {"driver": {"nvswitches": ["0000:07:00.0"]}}}, False, "fabric=True."),
+    # An HGX B200 before its first driver: the bus names the card, and the switches are no PCI devices.
+    "board": ("bare-metal", {"laid_over": BOARD}, False, "fabric=True+nvlsm."),
+    "board_of_a_guest": ("kvm-q35", {"laid_over": BOARD}, False, "fabric=False+nvlsm."),
+    "rack": (
+        "bare-metal",
+        {"laid_over": {"driver": {"nvswitches": [], "nvlink5": True, "fabric_services": {"nvlink5": "rack"}}}},
+        False,
+        "fabric=False.",
+    ),
 }
 
 

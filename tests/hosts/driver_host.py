@@ -40,7 +40,7 @@ KERNEL = """
 rm -rf /etc/apt/sources.list /etc/apt/sources.list.d/* /var/lib/apt/lists/*
 for release in 6.1.0-test 6.1.0-other; do
   mkdir -p /boot /lib/modules/$release/kernel
-  echo CONFIG_RD_GZIP=y > /boot/config-$release
+  printf 'CONFIG_RD_GZIP=y\\nCONFIG_BLK_DEV_INITRD=y\\n' > /boot/config-$release
   touch /boot/vmlinuz-$release
   (cd /lib/modules/$release && touch modules.order modules.builtin modules.builtin.modinfo)
   depmod $release
@@ -90,7 +90,15 @@ class Machine:
         ]
         play = self.work / "play.yml"
         play.write_text(yaml.safe_dump([{"hosts": "all", "gather_facts": False, "tasks": tasks}]))
-        environment = {
+        command = [str(Path(sys.executable).parent / "ansible-playbook"), "-i", str(self.inventory), str(play)]
+        command += ["-e", json.dumps(given), *options]
+        done = subprocess.run(
+            command, cwd=ROOT, env=self.environment(), capture_output=True, text=True, check=False, timeout=900
+        )
+        return Played(done.returncode, done.stdout + done.stderr, self.host["name"])
+
+    def environment(self) -> dict[str, str]:
+        return {
             **os.environ,
             "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"),
             "ANSIBLE_STDOUT_CALLBACK": "default",
@@ -98,12 +106,6 @@ class Machine:
             "ANSIBLE_ROLES_PATH": str(ROOT / "roles"),
             "GPU_HOST_REPORTS_DIR": str(self.work / "reports"),
         }
-        command = [str(Path(sys.executable).parent / "ansible-playbook"), "-i", str(self.inventory), str(play)]
-        command += ["-e", json.dumps(given), *options]
-        done = subprocess.run(
-            command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=900
-        )
-        return Played(done.returncode, done.stdout + done.stderr, self.host["name"])
 
     def picture(self) -> str:
         """What a refusal must leave as it was."""

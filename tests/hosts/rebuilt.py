@@ -191,7 +191,8 @@ def ubuntu() -> list[Package]:
     """Ubuntu's own: two flavours with their branch in the name, an older dkms, and the kernel's headers."""
     found = [Package("dkms", "3.0.11-1ubuntu13", "", DKMS)]
     for kernel in (KERNELS["ubuntu2204"], KERNELS["ubuntu2404"]):
-        found.append(Package("linux-headers-" + kernel, "1.0"))
+        found += [Package("linux-headers-" + kernel, "1.0"), Package("linux-modules-extra-" + kernel, "1.0")]
+    found += infiniband()
     found += [Package("linux-image-generic", "1.0"), Package("linux-headers-generic", "1.0")]
     b, full = "580", UBUNTU_OWN + "-0ubuntu0.24.04.1"
     same = "(= %s)" % full
@@ -239,6 +240,7 @@ def pve() -> list[Package]:
             Package("proxmox-headers-" + kernel, "1.0"),
             Package("proxmox-headers-" + series, "1.0", "proxmox-headers-" + kernel),
         ]
+    found += infiniband()
     found += [
         Package("proxmox-default-headers", "1.0"),
         Package("pve-manager", "8.4.1"),
@@ -247,6 +249,11 @@ def pve() -> list[Package]:
         Package("linux-image-amd64", "6.1.1"),
     ]
     return found
+
+
+def infiniband() -> list[Package]:
+    """The distributions' own, which nvlsm depends on."""
+    return [Package("infiniband-diags", "50.0-2", "libibumad3"), Package("libibumad3", "50.0-2")]
 
 
 def _libcuda(version: str) -> dict[str, str]:

@@ -199,15 +199,37 @@ def test_a_script_of_a_package_that_fails_is_quoted_and_so_it_is_by_the_next_run
     assert machine.play("nvidia_driver").rc == 0
 
 
+def test_a_toolkit_that_could_not_be_unpacked_comes_with_the_next_run(machine: Machine) -> None:
+    wanted: dict[str, Any] = {"cuda_toolkit_versions": ["12.8"], "cuda_toolkit_default": "12.8"}
+    machine.ssh("mkdir /usr/local/cuda-12.8; mount -t tmpfs -o ro none /usr/local/cuda-12.8")
+    done = machine.play("cuda_toolkit", **wanted)
+    assert done.rc == 2 and "Read-only file system" in done.text, done.output
+    machine.ssh("umount /usr/local/cuda-12.8")
+    done = machine.play("cuda_toolkit", **wanted)
+    assert done.rc == 2 and "dpkg was interrupted" in done.text, done.output
+    command = re.search(r"`(apt-get install --reinstall [^`]*)`", done.text)
+    assert command, done.output
+    machine.ssh(command[1])
+    done = machine.play("cuda_toolkit", **wanted)
+    assert done.rc == 0, done.output
+    assert machine.ssh("readlink -f /usr/local/cuda; dpkg-query -W -f '${db:Status-Status}' cuda-toolkit-12-8") == (
+        "/usr/local/cuda-12.8\ninstalled"
+    )
+    again = machine.play("cuda_toolkit", **wanted)
+    assert (again.rc, again.changed) == (0, 0), again.output
+
+
+@pytest.mark.parametrize("machine", ["bookworm", "trixie"], indirect=True)
 def test_dracut_in_the_place_of_initramfs_tools(machine: Machine) -> None:
     """Debian's own dracut; where the mirror gives none, the test says so."""
     import apt_proxy
 
     with apt_proxy.running() as proxy:
         machine.ssh(
-            "echo 'deb %s trixie main' > /etc/apt/sources.list; apt-get -q -o Acquire::http::Proxy=%s update; "
+            "echo 'deb %s %s main' > /etc/apt/sources.list; apt-get -q -o Acquire::http::Proxy=%s update; "
             "DEBIAN_FRONTEND=noninteractive apt-get -y -q -o Acquire::http::Proxy=%s install --no-install-recommends "
-            "dracut; rm -rf /etc/apt/sources.list /var/lib/apt/lists/*" % (mirror(), proxy, proxy)
+            "dracut; rm -rf /etc/apt/sources.list /var/lib/apt/lists/*"
+            % (mirror(), machine.host["release"], proxy, proxy)
         )
     machine.ssh("rm -f /boot/init*; for r in 6.1.0-test 6.1.0-other; do echo old > /boot/initrd.img-$r; done")
     machine.ssh("test ! -e /usr/sbin/update-initramfs || dpkg -S /usr/sbin/update-initramfs", check=False)

@@ -135,6 +135,35 @@ def test_ubuntu_from_branch_590_on(boot: Boot) -> None:
     assert not [name for name in found if name.endswith("-595")]
 
 
+# As the facts of an HGX B200 before its first driver say it.
+BOARD = {"gpus": {"0000:1b:00.0": {"modules": "open"}}, "fabric_services": {"nvlink5": "board"}}
+
+
+def test_ubuntu_across_the_change_of_names_and_back(boot: Boot) -> None:
+    """Nothing ties libnvidia-compute to libnvidia-compute-580: the role sees to it that one of them goes."""
+    host = boot("ubuntu2404")
+    variables = {"driver": BOARD, "nvidia_driver_fabric_manager": "true"}
+    old = asked_first_then_installed(host, **variables)
+    fabric = {"nvlsm", "infiniband-diags", "libibumad3", "nvidia-fabricmanager"}
+    fabric.add("linux-modules-extra-" + rebuilt.KERNELS["ubuntu2404"])
+    assert fabric <= set(old) and old["nvlsm"] == "2025.10.14-1", old
+    assert "ib_umad" in host.ssh("cat /etc/modules-load.d/gpu-host-nvlink.conf")
+
+    new = asked_first_then_installed(host, nvidia_driver_branch="595", **variables)
+    assert new["libnvidia-compute"] == new["nvidia-dkms-open"] == "595.45.04-1ubuntu1"
+    assert new["nvidia-fabricmanager"] == "595.45.04-1" and fabric <= set(new)
+    assert not of_branch(new, rebuilt.OLD), "packages of the branch before are left over"
+
+    refused = host.drive(**variables)
+    assert refused.rc == 2 and "go back from 595.45.04 to 580.95.05" in refused.text, refused.output
+    back = asked_first_then_installed(host, nvidia_driver_allow_downgrade=True, **variables)
+    assert back["libnvidia-compute-580"] == "580.95.05-0ubuntu1" and not of_branch(back, rebuilt.NEW)
+
+
+def of_branch(found: dict[str, str], version: str) -> list[str]:
+    return sorted(name for name, own in found.items() if version in own)
+
+
 def test_ubuntu_s_own_packages_with_their_fabric_manager(boot: Boot) -> None:
     """Its Fabric Manager fits the -server driver of exactly its version, and has the branch in its name."""
     host = boot("ubuntu2404")

@@ -23,7 +23,7 @@ class Host:
         self.form = form or FORMS.get(builder, "initrd.img-%s")
         for kernel in KERNELS:
             (root / "lib/modules" / kernel).mkdir(parents=True)
-        for name in ("boot", "usr/sbin", "etc/modprobe.d", "etc/kernel"):
+        for name in ("boot", "usr/sbin", "etc/modprobe.d", "etc/kernel", "etc/dracut.conf.d"):
             (root / name).mkdir(parents=True)
         for number, kernel in enumerate(KERNELS):
             self.write("/boot/" + self.form % kernel, "built without options\n", 1000.0 + number)
@@ -53,6 +53,8 @@ class Host:
         if not plan["commands"]:
             return []
         boot_images.begin_builds(names, plan["because"], self.root)
+        for row in plan["inclusions"]:
+            self.write(row["path"], row["content"])
         ran = []
         for number, row in enumerate(plan["commands"]):
             if number == stop_before:
@@ -87,6 +89,22 @@ def test_the_builder_that_is_there_builds_what_is_older(
     host.write(FILE, "options\n")
     assert host.run() == commands
     assert host.run() == []
+
+
+def test_dracut_is_told_to_take_the_files_along(root: Path) -> None:
+    """Debian's does not build for its host alone, and leaves /etc/modprobe.d out: a newer image would hold nothing."""
+    host = Host(root, "dracut")
+    host.write(FILE, "options\n", 900.0)  # older than each image
+    plan = host.plan()
+    [row] = plan["inclusions"]  # type: ignore[misc]
+    assert row["path"] == "/etc/dracut.conf.d/gpu-host-nvidia.conf"
+    assert 'install_optional_items+=" %s "' % FILE in row["content"]
+    assert plan["because"] == "dracut does not take %s along by itself" % FILE and len(plan["stale"]) == 2  # type: ignore[arg-type]
+    assert len(host.run()) == 2 and host.run() == []
+    host.write(row["path"], "")
+    assert host.plan()["inclusions"] == [row] and len(host.run()) == 2
+    for other in ("update-initramfs", "mkinitcpio"):
+        assert boot_images.find_inclusions(other, [FILE], host.root) == []
 
 
 def test_mkinitcpio_builds_its_presets(root: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 from ansible.module_utils.gpu_host import driver
 from ansible.module_utils.gpu_host.evidence import bundle
 from ansible.module_utils.gpu_host.evidence.errors import Errors
+from ansible.module_utils.gpu_host.linux import versions
 from ansible.module_utils.gpu_host.nvidia import cuda_toolkits, driver_packages, driver_services
 from host_evidence import Host, gathered
 from hypothesis import given
@@ -117,6 +118,18 @@ def test_the_version_comes_from_either_file() -> None:
     assert facts["version"] == "595.58.03"
     broken, errors = gathered(driver, host(loaded="\x00junk"))
     assert broken["version"] == "595.58.03" and "no driver version" in errors[0]["problem"]
+
+
+def test_debian_s_own_module_has_another_name_on_disk() -> None:
+    """`modinfo nvidia` knows none there, and the next load takes nvidia-current-open all the same."""
+    made = host().command("modinfo nvidia", "", 1, "modinfo: ERROR: Module nvidia not found.\n")
+    assert gathered(driver, made)[0]["on_disk"]["version"] is None
+    made.directory("/etc/modprobe.d", {"nvidia.conf": {}})
+    made.file("/etc/modprobe.d/nvidia.conf", "install nvidia modprobe -i nvidia-current-open $CMDLINE_OPTS\n")
+    made.command("modinfo nvidia-current-open", "version:        595.58.03\nlicense:        Dual MIT/GPL\n")
+    facts, _errors = gathered(driver, made)
+    assert (facts["on_disk"]["version"], facts["on_disk"]["flavor"]) == ("595.58.03", "open")
+    assert facts["mismatched"] == []
 
 
 def test_not_loaded_is_known_and_not_an_error() -> None:
@@ -291,6 +304,23 @@ class TestPackages:
         held = {item["name"]: item["held"] for item in self.facts(made)["packages"]}
         assert held["nvidia-driver-libs"] is True
 
+    @pytest.mark.parametrize(
+        ("lock", "unheld"),
+        [
+            ("nvidia-driver-3:580.95.05-1.el9.*\n", ["nvidia-driver-libs"]),
+            ("nvidia-driver-libs-3:580.95.05-1.el9.*\n", ["nvidia-driver"]),  # its name holds the other's
+            ("*nvidia*580*\n", []),
+            ("nvidia-driver*-3:580.95.05-1.el9.x86_64\n", []),
+            ("nvidia-driver-3:575.57.08-1.el9.*\n", ["nvidia-driver", "nvidia-driver-libs"]),
+            ("!nvidia-driver-3:580.95.05-1.el9.*\n", ["nvidia-driver", "nvidia-driver-libs"]),
+        ],
+    )
+    def test_which_package_a_version_lock_holds(self, lock: str, unheld: list[str]) -> None:
+        made = Host().command(
+            driver_packages.RPM_COMMAND, "nvidia-driver\t580.95.05-1.el9\nnvidia-driver-libs\t580.95.05-1.el9\n"
+        )
+        assert self.facts(made.file("/etc/dnf/plugins/versionlock.list", lock))["unheld"] == unheld
+
     def test_no_package_manager(self) -> None:
         assert self.facts(Host()) == {"manager": None, "packages": [], "unheld": [], "automatic_upgrades": False}
 
@@ -360,4 +390,6 @@ def test_any_text_is_survived(version: str, modinfo: str, libraries: str) -> Non
         .command("dkms status", libraries)
     )
     facts, _errors = gathered(driver, made)
-    assert facts["version"] == "595.58.03"
+    # Two files that tell of two drivers: neither counts.
+    another = versions.DRIVER_VERSION.fullmatch(version.strip()) and version.strip() != "595.58.03"
+    assert facts["version"] == (None if another else "595.58.03")

@@ -60,6 +60,17 @@ def test_the_log_of_the_build_names_its_error() -> None:
     assert (other["log"], other["error"]) == (None, None)  # the build for another kernel
 
 
+def test_the_error_of_kbuild_itself_comes_before_what_follows_from_it() -> None:
+    """As DKMS 3.0.10 logged it where a part of the headers was missing."""
+    text = (
+        "DKMS make.log for nvidia-current-open-535.261.03 for kernel %s (x86_64)\n\n"
+        "  ERROR: Kernel configuration is invalid.\n"
+        "         include/generated/autoconf.h or include/config/auto.conf are missing.\n"
+        "make[2]: *** [/usr/src/linux-headers-6.1.0-50-common/Makefile:823: include/config/auto.conf] Error 1\n"
+    )
+    assert found(Host().file(LOG, text % KERNEL))["error"] == "ERROR: Kernel configuration is invalid."
+
+
 def test_the_tables_are_in_order() -> None:
     for table in (driver_build.KERNELS, driver_build.DRIVERS):
         numbers = [tuple(int(part) for part in name.split(".")) for name, _month in table]

@@ -66,6 +66,34 @@ def test_what_modprobe_ignores_is_named_with_its_line() -> None:
     assert [command.source for command in result.blacklisted("nouveau")] == ["/etc/modprobe.d/x.conf:4"]
 
 
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("nvidia-current-open-uvm", "nvidia_uvm"),
+        ("nvidia-current-open", "nvidia"),
+        ("nvidia-tesla-470-modeset", "nvidia_modeset"),
+        ("nvidia-legacy-390xx", "nvidia"),
+        ("nvidia-currently", "nvidia_currently"),
+    ],
+)
+def test_debian_s_names_of_the_modules(text: str, name: str) -> None:
+    assert modprobe.module_name(text) == name
+
+
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [
+        ("install nvidia modprobe -i nvidia-current-open $CMDLINE_OPTS", "nvidia-current-open"),
+        ("install nvidia-uvm modprobe nvidia ; modprobe -i nvidia-current-uvm $CMDLINE_OPTS", None),
+        ("install nvidia modprobe -i nvidia $CMDLINE_OPTS", None),
+        ("install nvidia /bin/false", None),
+        ("options nvidia a=1", None),
+    ],
+)
+def test_the_file_that_an_install_line_takes(line: str, name: str | None) -> None:
+    assert modprobe.find_module_file(parsed(line + "\n"), "nvidia") == name
+
+
 def test_an_install_line_that_does_nothing_is_a_blacklist() -> None:
     assert parsed("install nouveau /bin/false\n").blacklisted("nouveau")
     assert not parsed("install nvidia modprobe nvidia-current $CMDLINE_OPTS\n").blacklisted("nvidia")

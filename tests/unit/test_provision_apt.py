@@ -290,6 +290,14 @@ def test_interrupted_dpkg(monkeypatch: pytest.MonkeyPatch) -> None:
         planner(FakeApt("libfoo\t1\tinstall\thalf-configured\tamd64\n"), monkeypatch, packages=["x"]).plan()
 
 
+def test_a_package_that_is_half_there_is_installed_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`dpkg --configure -a` ends with 1 there, as often as one runs it."""
+    text = "cuda-nvcc-12-8\t1\tinstall\thalf-installed\tamd64\ncuda-toolkit-12-8\t1\tinstall\tunpacked\tamd64\n"
+    with pytest.raises(PlanError, match="apt-get install --reinstall cuda-nvcc-12-8`") as refused:
+        planner(FakeApt(text), monkeypatch, packages=["x"]).plan()
+    assert "dpkg --configure -a" not in str(refused.value)
+
+
 def test_package_names_on_ubuntu_carry_the_branch_below_590(monkeypatch: pytest.MonkeyPatch) -> None:
     for version, expected in (("580", "nvidia-dkms-580-open"), ("595", "nvidia-dkms-open")):
         found = planner(FakeApt(), monkeypatch, package_set="nvidia_open", version=version)._packages(
@@ -392,6 +400,103 @@ def test_debian_s_helpers_have_versions_of_their_own(monkeypatch: pytest.MonkeyP
     maker._holds(plan)
     assert plan["hold"] == [] and maker._managed("nvidia-modprobe")
     assert branch == driver.partition(".")[0]
+
+
+OLD_NAMES = (
+    "libnvidia-compute-580\t580.95.05-0ubuntu1\thold\tinstalled\tamd64\n"
+    "nvidia-dkms-580-open\t580.95.05-0ubuntu1\thold\tinstalled\tamd64\n"
+    "nvidia-imex\t580.95.05-1\thold\tinstalled\tamd64\nlibnvidia-ml-dev\t12.4.99~12.4.1-2\tinstall\tinstalled\tamd64\n"
+)
+NEW_NAMES = (
+    "Inst libnvidia-compute (595.45.04-1ubuntu1 x [amd64])\nInst nvidia-dkms-open (595.45.04-1ubuntu1 x [amd64])\n"
+)
+OFFERED = "libnvidia-compute:\n  Candidate: 595.45.04-1\nnvidia-imex:\n  Candidate: 595.45.04-1\n"
+
+
+def test_packages_of_another_version_do_not_stay_beside_the_new_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From branch 590 on the names on Ubuntu have no branch: apt would leave libnvidia-compute-580 where it is."""
+
+    class Apt(FakeApt):
+        def __call__(self, argv: list[str]) -> tuple[int, str]:
+            code, text = super().__call__(argv)
+            gone = [name[:-1] for name in argv if name.endswith("-580-") or name.endswith("-open-")]
+            text += "".join("Remv %s [580.95.05-0ubuntu1]\n" % name for name in gone)
+            if "nvidia-imex" in argv and argv[0] == "apt-get":
+                text += "Inst nvidia-imex [580.95.05-1] (595.45.04-1 x [amd64])\n"
+            return code, text
+
+    apt = Apt(OLD_NAMES, NEW_NAMES, OFFERED)
+    plan = planner(apt, monkeypatch, packages=["libnvidia-compute"], version="595").plan()
+    what = {(step["action"], step["package"]) for step in plan["steps"]}
+    assert {("remove", "libnvidia-compute-580"), ("remove", "nvidia-dkms-580-open")} <= what
+    assert ("upgrade", "nvidia-imex") in what, "what the sources have in the wanted version comes along"
+    assert plan["packages"] == ["libnvidia-compute", "libnvidia-compute-580-", "nvidia-dkms-580-open-", "nvidia-imex"]
+    assert not [package for _action, package in what if package == "libnvidia-ml-dev"], "it has a version of its own"
+
+
+def test_what_is_left_of_another_branch_is_not_as_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    new = "libnvidia-compute\t595.45.04-1ubuntu1\thold\tinstalled\tamd64\n"
+    maker = planner(FakeApt(OLD_NAMES + new), monkeypatch, version="595")
+    assert not maker._current(["libnvidia-compute"])
+    assert planner(FakeApt(new), monkeypatch, version="595")._current(["libnvidia-compute"])
+
+
+def test_going_back_to_older_names_is_going_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    new = "libnvidia-compute\t595.45.04-1ubuntu1\thold\tinstalled\tamd64\n"
+    old = "Inst libnvidia-compute-580 (580.95.05-0ubuntu1 x [amd64])\nRemv libnvidia-compute [595.45.04-1ubuntu1]\n"
+    apt = FakeApt(new, old, "libnvidia-compute-580:\n  Candidate: 580.95.05-0ubuntu1\n")
+    options: dict[str, Any] = {"packages": ["libnvidia-compute-580"], "version": "580"}
+    with pytest.raises(PlanError, match=r"go back from 595\.45\.04 to 580\.95\.05"):
+        planner(apt, monkeypatch, **options).plan()
+    assert planner(apt, monkeypatch, allow_downgrade=True, **options).plan()["steps"]
+
+
+@pytest.mark.parametrize(("architecture", "name"), [("x86_64", "x86_64"), ("aarch64", "sbsa")])
+def test_nvidia_s_repository_of_an_architecture(monkeypatch: pytest.MonkeyPatch, architecture: str, name: str) -> None:
+    for key, row in SYSTEMS.items():
+        if row.get("family") == "dnf":
+            continue
+        own = {"key": key, "label": row["label"], "codename": "x", "architecture": architecture, "kernel": "6.1.0"}
+        if architecture not in row.get("architectures", ["x86_64"]):
+            with pytest.raises(PlanError, match="architecture aarch64 of this host is not supported on Proxmox VE"):
+                systems.choose_system(own, SYSTEMS)
+            continue
+        maker = planner(FakeApt(), monkeypatch, source="nvidia")
+        maker.system = own
+        repository = maker._repository(systems.choose_system(own, SYSTEMS))
+        assert repository and "/%s/" % name in repository["uris"] and "/%s/" % name in repository["key_url"], key
+        given = {"uris": "https://mirror.example/x86_64/"}
+        maker._options["repository"] = given
+        mirrored = maker._repository(row)
+        assert mirrored and mirrored["uris"] == given["uris"]
+
+
+@pytest.mark.parametrize(
+    ("key", "version", "names"),
+    [
+        ("ubuntu2404", "575", ["nvidia-fabricmanager-575", "nvlsm", "linux-modules-extra-6.1.0"]),
+        ("ubuntu2404", "595", ["nvidia-fabricmanager", "nvlsm", "linux-modules-extra-6.1.0"]),
+        ("debian12", "580", ["nvidia-fabricmanager", "nvlsm"]),
+    ],
+)
+def test_what_an_nvlink_5_board_needs(
+    monkeypatch: pytest.MonkeyPatch, key: str, version: str, names: list[str]
+) -> None:
+    maker = planner(FakeApt(), monkeypatch, version=version, packages=["nvidia-fabricmanager", "nvlsm"])
+    assert maker._packages(SYSTEMS[key]) == names
+    assert maker._optional <= {"linux-modules-extra-6.1.0"}
+
+
+def test_a_distribution_without_the_subnet_manager(monkeypatch: pytest.MonkeyPatch) -> None:
+    maker = planner(FakeApt(), monkeypatch, source="distribution", packages=["nvlsm"], version="580")
+    monkeypatch.setattr(maker, "_source", lambda _entry: None)
+    with pytest.raises(PlanError, match="nvlsm, which the NVLink fabric of this host needs, is not to be had from the"):
+        maker.plan()
+
+
+def test_apt_has_no_modules_that_are_built_already(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(PlanError, match="nvidia_driver_precompiled: false"):
+        planner(FakeApt(), monkeypatch, precompiled=True).plan()
 
 
 def test_a_pin_that_is_in_the_way_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -316,6 +316,26 @@ def test_a_server_without_metrics_and_gpus_is_idle_where_no_client_is_connected(
     assert seen() == (None, None, None)
 
 
+@pytest.mark.parametrize(
+    ("connections", "busy", "because"),
+    [
+        (0, False, "no client is connected to port 8000"),
+        (1, True, "1 requests ran 9 s ago"),
+        (None, True, "1 requests"),
+    ],
+)
+def test_a_request_that_was_answered_is_no_work(connections: int | None, busy: bool, because: str) -> None:
+    """What the log counted some seconds ago was our own question whether the server is ready: its client has gone."""
+    facts: dict[str, Any] = {
+        "api": {"metrics": None},
+        "log": {"decode": {"age_s": 9, "running": 1, "queue": 0}},
+        "gpu": {"busy": None, "utilization": [], "unread": None},
+        "port": {"port": 8000, "connections": connections},
+    }
+    gather._judge_busy(facts)
+    assert facts["busy"] is busy and facts["busy_because"].startswith(because)
+
+
 def test_options_as_click_shows_them() -> None:
     text = """Usage: transformers serve [OPTIONS] [FORCE_MODEL]
 

@@ -8,6 +8,7 @@ names as bytes. Options of one module add up; for one parameter the last word wi
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -22,6 +23,9 @@ DIRECTORIES = (
     "/lib/modprobe.d",
 )
 _FILE_LIMIT = 1 << 20
+# The files of Debian's packages, of which several can be installed beside one another.
+_DEBIAN_NAME = re.compile(r"^nvidia_(?:current|tesla(?:_\d+)?|legacy_\d+xx)(?:_open)?(?=_|$)")
+_MODPROBE_WORD = re.compile(r"\bmodprobe\s+(?:-\S+\s+)*([A-Za-z0-9][\w-]{0,80})(?=\s+\$CMDLINE_OPTS|\s*$)")
 
 
 @dataclass(frozen=True)
@@ -80,11 +84,21 @@ class Configuration:
 
 
 def module_name(text: str) -> str:
-    """Dash and underscore are the same; Debian's nvidia-current-uvm is the module that runs as nvidia_uvm."""
-    name = text.replace("-", "_")
-    if name == "nvidia_current" or name.startswith("nvidia_current_"):
-        name = "nvidia" + name[len("nvidia_current") :]
-    return name
+    """Dash and underscore are the same; Debian's nvidia-current-uvm and nvidia-current-open-uvm run as nvidia_uvm."""
+    return _DEBIAN_NAME.sub("nvidia", text.replace("-", "_"))
+
+
+def find_module_file(configuration: Configuration, module: str) -> str | None:
+    """The name under which `modprobe -i` of an install line finds the module's file; None where no line has one.
+
+    Debian's /etc/modprobe.d/nvidia.conf: `install nvidia modprobe -i nvidia-current-open $CMDLINE_OPTS`.
+    """
+    for command in configuration.commands:
+        if command.verb == "install" and command.module == module:
+            found = _MODPROBE_WORD.search(command.rest)
+            if found and module_name(found[1]) == module and found[1].replace("-", "_") != module:
+                return found[1]
+    return None
 
 
 def read_configuration(evidence: Evidence, errors: Errors) -> Configuration:

@@ -35,7 +35,7 @@ DRIVERS = (
     ("570.172.08", "2025-07"), ("570.195.03", "2025-09"), ("575.51.02", "2025-04"), ("575.57.08", "2025-05"),
     ("575.64", "2025-06"), ("580.65.06", "2025-08"), ("580.82.07", "2025-09"), ("580.105.08", "2025-11"),
 )  # fmt: skip
-_ERROR = re.compile(r"(?:\berror:|Error!|\*\*\* .{0,200}Error \d|No such file or directory|\bFATAL\b)")
+_ERROR = re.compile(r"(?:\b(?:error|ERROR):|Error!|\*\*\* .{0,200}Error \d|No such file or directory|\bFATAL\b)")
 _LOG_LIMIT = 1 << 20
 
 

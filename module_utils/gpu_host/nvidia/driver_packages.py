@@ -36,7 +36,10 @@ DRIVER_PATTERNS = (
     "nvidia-imex*", "nvidia-libopencl1", "nvidia-opencl-icd", "firmware-nvidia-gsp", "cuda-drivers*", "libcuda1*",
     "libcudadebugger1", "libnvcuvid1", "libnvoptix1", "libnvidia-*", "libnvsdm*", "xserver-xorg-video-nvidia*",
 )  # fmt: skip
-OTHER_PATTERNS = ("libnvidia-container*", "libnvidia-egl-*", "nvidia-driver-pinning*", "nvidia-driver-assistant")
+OTHER_PATTERNS = (
+    "libnvidia-container*", "libnvidia-egl-*", "nvidia-driver-pinning*", "nvidia-driver-local-repo-*",
+    "nvidia-driver-assistant", "libnvidia-ml-dev",
+)  # fmt: skip
 # Names that only rpm has.
 _RPM_PATTERNS = ("kmod-nvidia*", "nvidia-kmod-common", "nvidia-fabric-manager*")
 
@@ -104,12 +107,17 @@ def _rpm(text: str, evidence: Evidence) -> list[dict[str, Any]]:
     for line in text.splitlines():
         name, tab, version = line.partition("\t")
         if tab:
-            held = any(
-                fnmatch.fnmatchcase("%s-%s" % (name, version), lock.partition(":")[2] or lock) or name in lock
-                for lock in locks
-            )
+            held = any(_locks(lock, name, version) for lock in locks)
             found.append({"name": name, "version": version, "held": held})
     return found
+
+
+def _locks(lock: str, name: str, version: str) -> bool:
+    """Whether a line of versionlock.list holds a package: `nvidia-driver-3:580.95.05-1.el9.*` as dnf writes it, a
+    pattern, or a bare name. `!` before it excludes that version, which holds nothing."""
+    pattern = re.sub(r"-\d+:", "-", lock)
+    whole = "%s-%s" % (name, version)
+    return lock == name or any(fnmatch.fnmatchcase(text, pattern) for text in (whole, whole + ".x86_64"))
 
 
 def _automatic_upgrades(evidence: Evidence, errors: Errors) -> bool | None:
