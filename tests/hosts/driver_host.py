@@ -53,7 +53,7 @@ for release in 6.1.0-test 6.1.0-other; do update-initramfs -c -k $release; done
 class Machine:
     """One host; `play` runs roles on it."""
 
-    def __init__(self, host: dict[str, Any], work: Path, packages: Path) -> None:
+    def __init__(self, host: dict[str, Any], work: Path, packages: Path, group: str = "all") -> None:
         self.host, self.work, self.packages = host, work, packages
         self.inventory = work / "inventory.yml"
         variables = {
@@ -63,7 +63,7 @@ class Machine:
             "ansible_ssh_common_args": " ".join(SSH_OPTIONS),
             "ansible_python_interpreter": "/usr/bin/python3",
         }
-        self.inventory.write_text(yaml.safe_dump({"all": {"hosts": {host["name"]: variables}}}))
+        self.inventory.write_text(yaml.safe_dump({group: {"hosts": {host["name"]: variables}}}))
 
     def ssh(self, command: str, check: bool = True, **options: Any) -> str:
         argv = ["ssh", "-i", self.host["key"], *SSH_OPTIONS, "root@" + self.host["address"], command]

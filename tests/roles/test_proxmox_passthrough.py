@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests" / "hosts"))
+from driver_host import Machine
+
 PVE = ROOT / "tests" / "fixtures" / "pve"
 GPUS = ["0000:01:00.0", "0000:11:00.0"]
 VM = "#a note\ncores: 8\nhostpci0: 0000:01:00.0\nmemory: 65536\nname: llm\n"
@@ -21,44 +22,22 @@ CONTAINER = (
     "hostname: ct\nonboot: 1\nlxc.cgroup2.devices.allow: c 195:* rwm\n"
     "lxc.mount.entry: /dev/nvidia0 dev/nvidia0 none bind,optional,create=file\nlxc.apparmor.profile: unconfined\n"
 )
-SSH_OPTIONS = ["-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null", "-o", "LogLevel=ERROR"]
 pytestmark = [pytest.mark.hosts, pytest.mark.xdist_group("px-pve")]
 
 
-class Proxmox:
+class Proxmox(Machine):
     """A host that looks like Proxmox VE with two cards."""
 
     def __init__(self, host: dict[str, Any], work: Path) -> None:
-        self.host, self.work = host, work
-        self.inventory = work / "inventory.yml"
-        variables = {
-            "ansible_host": host["address"],
-            "ansible_user": "root",
-            "ansible_ssh_private_key_file": host["key"],
-            "ansible_ssh_common_args": " ".join(SSH_OPTIONS),
-            "ansible_python_interpreter": "/usr/bin/python3",
-        }
-        self.inventory.write_text(yaml.safe_dump({"proxmox_hosts": {"hosts": {host["name"]: variables}}}))
-
-    def ssh(self, command: str, check: bool = True) -> str:
-        argv = ["ssh", "-i", self.host["key"], *SSH_OPTIONS, "root@" + self.host["address"], command]
-        done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=120)
-        assert done.returncode == 0 or not check, done.stdout + done.stderr
-        return done.stdout
+        super().__init__(host, work, work, group="proxmox_hosts")
 
     def role(self, guests: list[dict[str, Any]], *options: str, **variables: Any) -> tuple[int, str]:
         """(number of changed tasks, or -1 where the run failed; what was printed)."""
         extra = json.dumps({"proxmox_passthrough_guests": guests, **variables})
-        environment = {
-            **os.environ,
-            "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"),
-            "ANSIBLE_STDOUT_CALLBACK": "default",
-            "NO_COLOR": "1",
-        }
         playbook = str(Path(sys.executable).parent / "ansible-playbook")
         command = [playbook, "-i", str(self.inventory), "playbooks/proxmox.yml", "-e", extra, *options]
         done = subprocess.run(
-            command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=300
+            command, cwd=ROOT, env=self.environment(), capture_output=True, text=True, check=False, timeout=300
         )
         recap = [line for line in done.stdout.splitlines() if "changed=" in line and line.startswith(self.host["name"])]
         changed = int(recap[-1].partition("changed=")[2].split()[0]) if done.returncode == 0 and recap else -1
