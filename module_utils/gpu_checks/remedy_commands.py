@@ -12,9 +12,12 @@ from collections.abc import Iterator
 
 # Programs that change nothing, whatever their arguments are (in the forms that remedies use).
 _LOOKS = frozenset(
-    "[ awk basename cat cut df dirname dmesg du echo env export false find free fuser grep head ibv_devinfo id "
-    "journalctl less ls lsblk lscpu lsmod lspci modinfo nvidia-bug-report.sh printf ps py-spy pwd readlink "
-    "sort ss stat systemd-detect-virt tail test tr true ulimit uname uniq wc xargs".split()
+    re.findall(
+        r"\S+",
+        "[ awk basename cat cut df dirname dmesg du echo env export false find free fuser grep head ibv_devinfo id "
+        "journalctl less ls lsblk lscpu lsmod lspci modinfo nvidia-bug-report.sh printf ps py-spy pwd readlink "
+        "sort ss stat systemd-detect-virt tail test tr true ulimit uname uniq wc xargs",
+    )
 )
 # Programs that change nothing where their arguments match. Of nvidia-smi, each of its options has to be one that asks.
 _ASKS = {
@@ -93,14 +96,14 @@ def _tokens(command: str) -> Iterator[str]:
     lexer.whitespace_split = True
     lexer.commenters = ""
     comment = False
-    for token in lexer:
-        if token == "#":
+    for word in lexer:
+        if word == "#":
             comment = True
-        if set(token) <= set(";&|\n"):
-            comment = comment and "\n" not in token
-            yield from ("\n" if "\n" in token else token,)
+        if set(word) <= set(";&|\n"):
+            comment = comment and "\n" not in word
+            yield "\n" if "\n" in word else word
         elif not comment:
-            yield token
+            yield word
 
 
 def _simple(words: list[str]) -> Iterator[str]:

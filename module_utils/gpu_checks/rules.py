@@ -177,7 +177,7 @@ _REMEDY = _mapping(
         "by_hand": _Field(_TEXT, "Why remedy.yml does not run the commands, as the end of a sentence."),
         "tried": _Field(
             _word("host|proxmox|none: .+", "must be host, proxmox or 'none: REASON', not '%(value)s'"),
-            "Where a test has run the commands: on a systemd host, against the rules of Proxmox VE, or nowhere, and why.",
+            "Where a test has run the commands: on a systemd host, against the rules of Proxmox VE, or nowhere: why.",
         ),
     },
     "a remedy",

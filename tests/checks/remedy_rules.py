@@ -1,5 +1,7 @@
-"""What every remedy that is filled in has to keep: it says what it stops and how to see that it worked, it saves what it
-replaces, and a shell linter finds nothing in it."""
+"""What every remedy that is filled in has to keep.
+
+It says what it stops and how to see that it worked, it saves what it replaces, and a shell linter finds nothing in it.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,11 @@ LEFT_OUT = "SC2016,SC2043"
 # Kernel settings and device nodes: the next boot brings back what was there.
 _KEPT_BY_THE_KERNEL = ("/sys/", "/proc/", "/dev/")
 _GUEST = re.compile(r"\b(qm|pct) set (\d+)\b")
-_WRITES = re.compile(r"(?<![\d&])>>?\s*([^\s;&|>]+)|\bsed -i\S*(?: -E)?(?: -e '[^']*')*(?: '[^']*')? ([^;&|]+)|\btee (\S+)")
+_WRITES = re.compile(
+    r"(?<![\d&])>>?\s*([^\s;&|>]+)"
+    r"|\bsed -i\S*(?: -E)?(?: -e '[^']*')*(?: '[^']*')? ([^;&|]+)"
+    r"|\btee (\S+)"
+)
 _SAVES = re.compile(r"\bcp -a --backup=numbered (\S+) ")
 
 

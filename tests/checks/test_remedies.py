@@ -1,4 +1,4 @@
-"""Every remedy says what its commands stop and where a test has run them; the rules for commands find what they are for.
+"""Every remedy says what its commands stop and where a test has run them; the rules find what they are for.
 
 tests/checks/test_broken.py asks the rules of every remedy that is filled in from a broken host.
 """
@@ -23,7 +23,7 @@ REMEDIES = {
 @pytest.mark.parametrize("key", [key for key, remedy in REMEDIES.items() if remedy.get("commands")], ids=str)
 def test_a_remedy_that_changes_something_says_what_it_stops_and_who_tried_it(key: tuple[str, int]) -> None:
     remedy = REMEDIES[key]
-    assert ("disrupts" in remedy) == ("tried" in remedy), "disrupts and tried stand together, where a command changes something"
+    assert ("disrupts" in remedy) == ("tried" in remedy), "they stand together, where a command changes something"
     assert remedy.get("verify"), "how does one see that it worked?"
     literal = [command for command in remedy["commands"] if not re.search(r"\{[{%]", command)]
     changes = [part for command in literal for part in remedy_commands.find_changes(command)]
@@ -55,7 +55,7 @@ def remedy_of(*commands: str, **keys: Any) -> dict[str, Any]:
         (remedy_of("modprobe -r nvidia_uvm && modprobe nvidia_uvm", disrupts="gpus"), "names no risk"),
         (remedy_of("qm shutdown 101 && qm start 101", disrupts="gpus", risk="x"), "disrupts guest"),
         (remedy_of("rm -f /tmp/x", disrupts="nothing", verify=""), "how to see that it worked"),
-        (remedy_of("echo x > /etc/modprobe.d/x.conf", disrupts="nothing"), "/etc/modprobe.d/x.conf and does not save it"),
+        (remedy_of("echo x > /etc/modprobe.d/x", disrupts="nothing"), "/etc/modprobe.d/x and does not save it"),
         (remedy_of("sed -i 's/a/b/' /etc/default/grub", disrupts="nothing"), "/etc/default/grub and does not save it"),
         (
             remedy_of("cp -a --backup=numbered /etc/x /root/x.before", "sed -i 's/a/b/' /etc/x", disrupts="nothing"),

@@ -307,7 +307,8 @@ def read_containers(evidence: Evidence, errors: Errors, driver: dict[str, Any]) 
     `claims`, `running`, `live_nodes`, `missing_nodes`, `suggested_devices`, `stale_rules`,
     `wrong_majors`, `absent_optional`, `root_only_nodes`, `access_faults` (container_access.faults), `old_libraries`
     [libraries mounted by name that are of another version than the driver], `restart_pending`, `start` (as of a VM),
-    `restart_command`, `hand_written_lines` [numbers], `hand_written_texts` [those lines], `faults`, `refused`. None if the directory cannot be listed.
+    `restart_command`, `hand_written_lines` [numbers], `hand_written_texts` [those lines], `faults`, `refused`. None if
+    the directory cannot be listed.
     """
     listing = evidence.list(CT_DIRECTORY)
     if not listing.ok:
