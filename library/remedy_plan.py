@@ -64,10 +64,10 @@ steps:
   returned: success
   type: list
 role:
-  description: The role that does the same, with RV(wishes).
+  description: The role that does the same, with RV(settings).
   returned: success
   type: str
-wishes:
+settings:
   description: The variables for the role.
   returned: success
   type: dict

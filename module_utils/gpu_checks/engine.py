@@ -9,7 +9,7 @@ A result is a plain dictionary::
      needs_root: unknown only because the facts were not gathered as root,
      why: the background, where it failed,
      failed_condition, remedy: {number (of those of its check, from 1), on, hypervisor (its kind, where known), text,
-        commands, risk, verify, and what of disrupts, role, wishes, by_hand the check gives} or None,
+        commands, risk, verify, and what of disrupts, role, settings, by_hand the check gives} or None,
      explains: [ids], caused_by: [ids of the nearest failing causes], root_cause: bool,
      waiver: {reason, expires, status} or None}
 """
@@ -284,7 +284,7 @@ class _Judge:
                     "commands": self._commands(remedy.get("commands", ())),
                     "risk": self._filled(remedy.get("risk", "")),
                     "verify": self._filled(remedy.get("verify", "")),
-                    **{name: remedy[name] for name in ("disrupts", "role", "wishes", "by_hand") if name in remedy},
+                    **{name: remedy[name] for name in ("disrupts", "role", "settings", "by_hand") if name in remedy},
                 }
         return None
 

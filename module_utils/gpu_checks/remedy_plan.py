@@ -7,11 +7,11 @@ A plan is a plain dictionary::
      lines: what is shown before anything runs,
      machine: the inventory's name of the machine on which it is done,
      disrupts: one of rules.DISRUPTIONS,
-     role, wishes: where a role does it,
+     role, settings: where a role does it,
      steps: [{command, looks, reboots}]}
 
-`ready`: the commands can be run. `role`: a role does it, with `wishes`. `nothing`: there is nothing to mend. `refused`:
-it must not be done now. `told`: it is for a person to do, and `message` says why.
+`ready`: the commands can be run. `role`: a role does it, with `settings`. `nothing`: there is nothing to mend.
+`refused`: it must not be done now. `told`: it is for a person to do, and `message` says why.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def _plan_of_failure(result: Facts, remedy: Facts, host: Facts, name: str, machi
         "disrupts": remedy.get("disrupts") or ("nothing" if all(step["looks"] for step in steps) else "gpus"),
         "steps": steps,
         "role": remedy.get("role") or "",
-        "wishes": remedy.get("wishes"),
+        "settings": remedy.get("settings"),
     }
     plan["lines"] = _lines(result, remedy, plan, name, machine)
     told = _for_a_person(remedy, plan, name, machine)
@@ -96,7 +96,7 @@ def _plan_of_failure(result: Facts, remedy: Facts, host: Facts, name: str, machi
     obstacle = _guest_obstacle(plan, host)
     if obstacle:
         return {**plan, "state": "refused", "message": "Nothing was changed. " + obstacle}
-    if plan["role"] and plan["wishes"] is not None and machine == name:
+    if plan["role"] and plan["settings"] is not None and machine == name:
         return {**plan, "state": "role"}
     return plan
 
@@ -104,7 +104,7 @@ def _plan_of_failure(result: Facts, remedy: Facts, host: Facts, name: str, machi
 def _end(state: str, message: str) -> dict[str, Any]:
     return {
         "state": state, "message": message, "lines": [], "steps": [],
-        "machine": "", "disrupts": "nothing", "role": "", "wishes": None,
+        "machine": "", "disrupts": "nothing", "role": "", "settings": None,
     }  # fmt: skip
 
 
@@ -132,9 +132,9 @@ def _for_a_person(remedy: Facts, plan: Facts, name: str, machine: str) -> str:
         return "The remedy is in the firmware or the hardware of the machine, which no command reaches."
     if remedy.get("by_hand"):
         return "The commands are for you to type: %s." % str(remedy["by_hand"]).rstrip(".")
-    if plan["role"] and plan["wishes"] is None:
+    if plan["role"] and plan["settings"] is None:
         command = PLAYBOOKS[plan["role"]] % (machine or name)
-        return "The role %s does it, by what the inventory wishes: ansible-playbook %s" % (plan["role"], command)
+        return "The role %s does it, by what the inventory says: ansible-playbook %s" % (plan["role"], command)
     if not plan["steps"] or all(step["looks"] for step in plan["steps"]):
         return "What has to be changed is told above; no command of this remedy changes anything."
     if remedy["on"] == "controller":

@@ -171,8 +171,8 @@ _REMEDY = _mapping(
             _one_of(DISRUPTIONS), "The strongest that the commands stop. Without it, the commands only look."
         ),
         "role": _Field(_one_of(ROLES), "The role that does the same."),
-        "wishes": _Field(
-            _DICTIONARY, "Variables with which the role does it; without them its wishes stand in the inventory."
+        "settings": _Field(
+            _DICTIONARY, "Variables with which the role does it; without them the inventory says how."
         ),
         "by_hand": _Field(_TEXT, "Why remedy.yml does not run the commands, as the end of a sentence."),
         "tried": _Field(

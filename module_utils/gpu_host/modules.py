@@ -107,7 +107,7 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
 def read_loaded_modules(evidence: Evidence, errors: Errors) -> dict[str, dict[str, Any]] | None:
     """name -> {references, used_by} from /proc/modules; None when it cannot be read.
 
-    A kernel without modules has no such file. Nor has a sandbox that hides it; there, /sys/module says which are loaded.
+    A kernel without modules has no such file, nor has a sandbox that hides it; there, /sys/module says what is loaded.
     """
     reading = evidence.read("/proc/modules")
     if reading.status == ABSENT:

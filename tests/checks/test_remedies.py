@@ -5,7 +5,11 @@ tests/checks/test_broken.py asks the rules of every remedy that is filled in fro
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import harness
@@ -13,10 +17,11 @@ import pytest
 import remedy_rules
 from ansible.module_utils.gpu_checks import remedy_commands
 
+sys.path.insert(0, str(harness.ROOT / "tests" / "roles"))
+import remedies_run  # type: ignore[import-not-found]
+
 REMEDIES = {
-    (check.id, number): remedy
-    for check in harness.loaded_checks()
-    for number, remedy in enumerate(check.remedy, 1)
+    (check.id, number): remedy for check in harness.loaded_checks() for number, remedy in enumerate(check.remedy, 1)
 }
 
 
@@ -29,7 +34,7 @@ def test_a_remedy_that_changes_something_says_what_it_stops_and_who_tried_it(key
     changes = [part for command in literal for part in remedy_commands.find_changes(command)]
     if "disrupts" not in remedy:
         assert changes == []
-        assert not {"role", "wishes", "by_hand"} & set(remedy)
+        assert not {"role", "settings", "by_hand"} & set(remedy)
     elif literal == remedy["commands"] and "role" not in remedy:
         assert changes, "it disrupts something, and its commands only look"
 
@@ -98,3 +103,85 @@ def test_the_rules_find_what_they_are_for(remedy: dict[str, Any], fault: str) ->
 )
 def test_what_changes_a_machine_is_told_from_what_looks(command: str, changes: list[str]) -> None:
     assert remedy_commands.find_changes(command) == changes
+
+
+PVE_PROGRAMS = harness.ROOT / "tests" / "fixtures" / "pve" / "bin"
+ON_PROXMOX = [key for key, remedy in REMEDIES.items() if remedy.get("tried") == "proxmox"]
+# What another test holds: a guest is stopped and started by the stand-ins in tests/roles/test_proxmox_passthrough.py.
+STOPS_OR_MAKES_NODES = re.compile(
+    r"^(?:(?:qm|pct) (?:shutdown|reboot|start|stop)|nvidia-modprobe|modprobe|echo 'options)"
+)
+
+
+def broken_on_proxmox() -> list[Any]:
+    """The broken hosts of a check with such a remedy."""
+    checks = {check for check, _number in ON_PROXMOX}
+    return [path for path in harness.overlays() if path.name.split(".")[0] in checks]
+
+
+def lay_configurations(broken: harness.Overlay, root: Path) -> None:
+    settings = harness.BASES[broken.base]
+    place = settings.get("hypervisor")
+    evidence = (
+        harness.evidence_with(harness.base(place["recording"]), broken.hypervisor, broken.path.name)
+        if place
+        else harness.changed(broken)
+    )
+    (root / "root").mkdir()
+    for directory in ("/etc/pve/qemu-server", "/etc/pve/lxc"):
+        target = root / directory[1:]
+        target.mkdir(parents=True, exist_ok=True)
+        for name in evidence.list(directory).entries:
+            reading = evidence.read("%s/%s" % (directory, name))
+            if reading.ok:
+                (target / name).write_bytes(reading.data or b"")
+
+
+@pytest.mark.parametrize("path", broken_on_proxmox(), ids=lambda path: path.name[:-4])
+def test_proxmox_takes_the_commands_once_and_twice(path: Path, tmp_path: Path) -> None:
+    broken = harness.overlay(path)
+    remedy = harness.judge_overlay(broken)[broken.check]["remedy"]
+    if remedy is None or (broken.check, remedy["number"]) not in ON_PROXMOX:
+        return  # another remedy of this check fits
+    lay_configurations(broken, tmp_path)
+    environment = {**os.environ, "PVE_ROOT": str(tmp_path), "PATH": "%s:%s" % (PVE_PROGRAMS, os.environ["PATH"])}
+    pictures = []
+    for _attempt in range(2):
+        for command in remedy["commands"]:
+            if STOPS_OR_MAKES_NODES.match(command) or not remedy_commands.find_changes(command):
+                continue
+            here = re.sub(r"(?<![\w.])/(?=etc/pve|root/)", "%s/" % tmp_path, command)
+            done = subprocess.run(
+                ["bash", "-c", here], env=environment, capture_output=True, text=True, check=False, timeout=60
+            )
+            assert done.returncode == 0, "%s\n%s%s" % (command, done.stdout, done.stderr)
+        pictures.append({file: file.read_bytes() for file in (tmp_path / "etc").rglob("*.conf")})
+    assert pictures[0] == pictures[1], "typed twice, it changes something again"
+
+
+def test_what_was_run_on_a_systemd_host_is_what_says_so() -> None:
+    """Each command of a remedy that says `tried: host` and changes something stands in one that the test types."""
+    typed = {
+        part
+        for each in remedies_run.ROUNDS
+        for check, number in each.remedies.items()
+        for part in raw_changes(REMEDIES[check, number])
+    }
+    untyped = {
+        key: parts - typed
+        for key, remedy in REMEDIES.items()
+        if remedy.get("tried") == "host" and (parts := raw_changes(remedy)) - typed
+    }
+    assert untyped == {}
+    said = {(check, number) for each in remedies_run.ROUNDS for check, number in each.remedies.items()}
+    assert {key for key in said if REMEDIES[key].get("tried") != "host"} == set()
+
+
+def raw_changes(remedy: dict[str, Any]) -> set[str]:
+    """The parts of its commands that change something, with one word for what is filled in."""
+    plain = [re.sub(r"\{%.*?%\}", "", str(command)) for command in remedy["commands"]]
+    plain = [re.sub(r"\{\{ *'([a-z][^']* [^']*)'(?: % \(.*?\))? if .*?\}\}", r"\1", command) for command in plain]
+    plain = [re.sub(r"\{\{.*?\}\}|%s(?!\\n)", "FILLED", command) for command in plain]
+    return {part for command in plain for part in remedy_commands.find_changes(command) if part != "reboot"} | {
+        "reboot" for command in plain if command == "reboot"
+    }

@@ -1,9 +1,9 @@
 """A test host that looks like a recorded GPU host: its /sys and /proc, its programs and its device nodes.
 
 Files of the recording are laid under the paths where the readers look, as a tree that programs can change:
-tests/fixtures/gpu_programs/ holds the programs that do (nvidia-smi, modprobe, setpci, ...). `boot` is what the firmware,
-the boot loader and the kernel do when the host starts: the command line is that of GRUB's configuration, and modules
-come with the options of modprobe.d, as kmod reads them.
+tests/fixtures/gpu_programs/ holds the programs that do (nvidia-smi, modprobe, setpci, ...). `boot` is what the
+firmware, the boot loader and the kernel do when the host starts: the command line is that of GRUB's configuration, and
+modules come with the options of modprobe.d, as kmod reads them.
 """
 
 from __future__ import annotations
@@ -98,7 +98,9 @@ def _lay_entries(directory: Path, entries: dict[str, Any]) -> None:
 def _bytes(line: dict[str, Any]) -> bytes:
     import base64
 
-    return base64.b64decode(line["base64"]) if "base64" in line else str(line["text"]).encode("utf-8", "surrogateescape")
+    return (
+        base64.b64decode(line["base64"]) if "base64" in line else str(line["text"]).encode("utf-8", "surrogateescape")
+    )
 
 
 class RecordedMachine:
@@ -226,11 +228,14 @@ class RecordedMachine:
         version = re.search(r"^version:\s+(\S+)", self.recorded.output("modinfo", "nvidia"), re.M)[1]  # type: ignore[index]
         library = "/usr/lib/x86_64-linux-gnu/"
         for name in ("libcuda", "libnvidia-ml"):
-            script += ["touch %s%s.so.%s; ln -sf %s.so.%s %s%s.so.1" % (library, name, version, name, version, library, name)]
+            script += [
+                "touch %s%s.so.%s; ln -sf %s.so.%s %s%s.so.1" % (library, name, version, name, version, library, name)
+            ]
         packages = self.recorded.output("apt-mark", "showhold").split()
         for name in packages:
             script += [
-                "mkdir -p /tmp/p/%s/DEBIAN; cat > /tmp/p/%s/DEBIAN/control <<'END'\n%sEND" % (name, name, PACKAGE % (name, version))
+                "mkdir -p /tmp/p/%s/DEBIAN; cat > /tmp/p/%s/DEBIAN/control <<'END'\n%sEND"
+                % (name, name, PACKAGE % (name, version))
             ]
         script += ["cd /tmp/p; for p in *; do dpkg-deb -b $p /tmp/$p.deb; done; dpkg -i /tmp/*.deb"]
         script += ["apt-mark hold " + " ".join(packages)]

@@ -65,7 +65,8 @@ ROUNDS = (
             "mount -o remount,size=64M /dev/shm",
             "rm -f /etc/systemd/system.conf.d/10-memlock.conf",
             "apt-mark unhold $(apt-mark showhold)",
-            "rm -f /dev/nvidia1 /dev/nvidia-uvm; mknod /dev/nvidia-uvm c 240 0",
+            "echo 'APT::Periodic::Unattended-Upgrade \"1\";' > /etc/apt/apt.conf.d/20auto-upgrades",
+            "rm -f /dev/nvidia-uvm; mknod /dev/nvidia-uvm c 240 0",
             "rm -f /etc/modprobe.d/nvidia-uvm.conf; modprobe -r nvidia_uvm; modprobe nvidia_uvm",
             "sed -i 's/fbdev=0/fbdev=1/' /etc/modprobe.d/nvidia-graphics-drivers-kms.conf",
             "for p in 0000:00:01.1 0000:10:01.1; do setpci -s $p ECAP_ACS+0x6.w=001d; done",
@@ -87,10 +88,9 @@ ROUNDS = (
             "memlock_unlimited": 3,
             "driver_packages_held": 1,
             "device_node_majors_current": 3,
-            "device_nodes_present": 3,
             "uvm_hmm_disabled": 2,
             "module_options_live": 1,
-            "acs_redirect_off": 2,
+            "acs_root_port_redirect_off": 2,
             "gpu_numa_nodes_known": 2,
         },
         {"gpus": {"power_limit_w": 450}, "modules": {"options": {"nvidia_uvm": {"uvm_disable_hmm": True}}}},
@@ -99,9 +99,9 @@ ROUNDS = (
         "what waits",
         (
             "rm -f /etc/modprobe.d/nvidia-uvm.conf /etc/modprobe.d/gpu-host-nvidia.conf",
-            "touch /etc/modprobe.d/nvidia-graphics-drivers-kms.conf",
+            "rm -f /dev/nvidia-uvm",
         ),
-        {"module_options_saved": 1},
+        {"module_options_saved": 1, "device_nodes_present": 3},
     ),
     Round(
         "no nvidia_uvm",
@@ -109,8 +109,12 @@ ROUNDS = (
         {"uvm_loaded": 2},
     ),
     Round(
-        "a wish of the inventory",
-        (SMI % ("<pending_ecc>[A-Z][a-z]*", "<pending_ecc>Disabled") + "; " + SMI % ("<current_ecc>[A-Z][a-z]*", "<current_ecc>Disabled"),),
+        "a mode that the inventory names",
+        (
+            SMI % ("<pending_ecc>[A-Z][a-z]*", "<pending_ecc>Disabled")
+            + "; "
+            + SMI % ("<current_ecc>[A-Z][a-z]*", "<current_ecc>Disabled"),
+        ),
         {"gpu_ecc_mode_expected": 2, "gpu_ecc_change_not_pending": 2},
         {"gpus": {"ecc": True}},
     ),
