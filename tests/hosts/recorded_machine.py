@@ -217,7 +217,7 @@ class RecordedMachine:
         script += ["printf '#!/bin/sh\\ncat /opt/kernel/dmesg\\n' > /usr/local/sbin/dmesg"]
         script += [
             "printf '#!/bin/sh\\ncat /opt/kernel/%s\\n' > /usr/local/sbin/%s" % (name, name)
-            for name in ("dkms", "modinfo", "mokutil")
+            for name in ("dkms", "mokutil")
         ]
         script += ["ln -sf /opt/programs/update-grub /usr/sbin/update-grub", "chmod +x /usr/local/sbin/* || true"]
         line = self.recorded.text("/proc/cmdline").split()
