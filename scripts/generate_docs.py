@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes docs/checks.md, docs/checks/SUBJECT.md, docs/facts.md and checks/check.schema.json.
+"""Writes docs/checks.md, docs/checks/SUBJECT.md, docs/remedies.md, docs/facts.md and checks/check.schema.json.
 
 The pages of the checks are made from checks/*.yml, the facts from the docstrings of the readers and what they read on
 recorded hosts, the schema from the rules. `--check` only says whether they are current.
@@ -20,6 +20,7 @@ ansible.module_utils.__path__.append(str(ROOT / "module_utils"))
 sys.path.insert(0, str(ROOT / "scripts"))
 
 import fact_sources  # type: ignore[import-not-found]
+import remedies_page  # type: ignore[import-not-found]
 from ansible.module_utils.gpu_checks import check_files as loading
 from ansible.module_utils.gpu_checks import rules
 
@@ -110,6 +111,8 @@ def _remedy(remedy: dict[str, Any]) -> str:
     )
     if remedy.get("risk"):
         text += "  Risk: %s\n" % _line(remedy["risk"])
+    if remedy.get("disrupts"):
+        text += "  Stops: %s.\n" % remedies_page.STOPS[remedy["disrupts"]]
     if remedy.get("commands"):
         text += (
             "\n  ```console\n"
@@ -242,7 +245,12 @@ def _docstring(path: str, function: str | None) -> str:
 
 def pages() -> dict[str, str]:
     """Path below the repository -> the text of the page."""
-    return {**checks_pages(), "docs/facts.md": facts_page(), "checks/check.schema.json": rules.render_schema()}
+    return {
+        **checks_pages(),
+        "docs/remedies.md": NOTE % "checks/*.yml" + remedies_page.render_remedies(items()),
+        "docs/facts.md": facts_page(),
+        "checks/check.schema.json": rules.render_schema(),
+    }
 
 
 def main(arguments: list[str]) -> int:

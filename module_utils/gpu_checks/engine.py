@@ -8,7 +8,8 @@ A result is a plain dictionary::
      reason: why it is unknown, skipped, waived or broken,
      needs_root: unknown only because the facts were not gathered as root,
      why: the background, where it failed,
-     failed_condition, remedy: {on, hypervisor (its kind, where known), text, commands, risk, verify} or None,
+     failed_condition, remedy: {number (of those of its check, from 1), on, hypervisor (its kind, where known), text,
+        commands, risk, verify, and what of disrupts, role, settings, by_hand the check gives} or None,
      explains: [ids], caused_by: [ids of the nearest failing causes], root_cause: bool,
      waiver: {reason, expires, status} or None}
 """
@@ -273,15 +274,17 @@ class _Judge:
             return "(the text of this check could not be filled in: %s) %s" % (error, template)
 
     def _remedy(self) -> dict[str, Any] | None:
-        for remedy in self._check.remedy:
+        for number, remedy in enumerate(self._check.remedy, 1):
             if self._applies(remedy):
                 return {
+                    "number": number,
                     "on": self._machine(str(remedy["on"])),
                     **self._hypervisor(str(remedy["on"])),
                     "text": self._filled(remedy["text"]),
                     "commands": self._commands(remedy.get("commands", ())),
                     "risk": self._filled(remedy.get("risk", "")),
                     "verify": self._filled(remedy.get("verify", "")),
+                    **{name: remedy[name] for name in ("disrupts", "role", "settings", "by_hand") if name in remedy},
                 }
         return None
 

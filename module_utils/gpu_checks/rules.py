@@ -13,6 +13,9 @@ from typing import Any, Callable
 
 SEVERITIES = ("error", "warning", "info")
 MACHINES = ("host", "hypervisor", "guest", "firmware", "controller")
+# What the commands of a remedy stop: the strongest of these, which come in this order.
+DISRUPTIONS = ("reboot", "guest", "server", "gpus", "nothing")
+ROLES = ("nvidia_module_options", "nvidia_driver", "cuda_toolkit", "proxmox_passthrough", "pci_acs", "inference_server")
 
 # (path inside the item, what is wrong with it)
 Fault = tuple[tuple[Any, ...], str]
@@ -127,6 +130,11 @@ def _mapping(fields: Mapping[str, _Field], noun: str, name: str, needs: Mapping[
     return _Kind({**schema, "properties": properties}, faults, name)
 
 
+def _dictionary_faults(value: Any) -> Iterator[Fault]:
+    if not isinstance(value, dict):
+        yield (), "must be a mapping, not %s" % _describe_kind(value)
+
+
 def _when_faults(value: Any) -> Iterator[Fault]:
     return (_CONDITIONS if isinstance(value, list) else _CONDITION).find_faults(value)
 
@@ -149,6 +157,7 @@ _WHEN = _Kind({"oneOf": [_CONDITION.reference, _CONDITIONS.reference]}, _when_fa
 _WORDS = "[a-z][a-z0-9]*(_[a-z0-9]+)*"
 _ID = _word(_WORDS, "must be lower-case words joined by _, such as acs_redirect_off, not '%(value)s'", "id")
 _TAG = _word("[a-z][a-z0-9_]*", "must look like driver or p2p, not '%(value)s'")
+_DICTIONARY = _Kind({"type": "object"}, _dictionary_faults)
 _PATH = _word(r"(host|expected)(\.[A-Za-z_][A-Za-z0-9_]*)+", "must look like host.modules.nvidia_uvm, not '%(value)s'")
 _REMEDY = _mapping(
     {
@@ -158,6 +167,18 @@ _REMEDY = _mapping(
         "commands": _Field(_list_of(_TEXT, "texts", 0)),
         "risk": _Field(_TEXT),
         "verify": _Field(_TEXT),
+        "disrupts": _Field(
+            _one_of(DISRUPTIONS), "The strongest that the commands stop. Without it, the commands only look."
+        ),
+        "role": _Field(_one_of(ROLES), "The role that does the same."),
+        "settings": _Field(
+            _DICTIONARY, "Variables with which the role does it; without them the inventory says how."
+        ),
+        "by_hand": _Field(_TEXT, "Why remedy.yml does not run the commands, as the end of a sentence."),
+        "tried": _Field(
+            _word("(?:host|proxmox|none: .+)", "must be host, proxmox or 'none: REASON', not '%(value)s'"),
+            "Where a test has run the commands: on a systemd host, against the rules of Proxmox VE, or nowhere: why.",
+        ),
     },
     "a remedy",
     "remedy",

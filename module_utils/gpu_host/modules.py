@@ -107,11 +107,11 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
 def read_loaded_modules(evidence: Evidence, errors: Errors) -> dict[str, dict[str, Any]] | None:
     """name -> {references, used_by} from /proc/modules; None when it cannot be read.
 
-    A kernel without modules has none.
+    A kernel without modules has no such file, nor has a sandbox that hides it; there, /sys/module says what is loaded.
     """
     reading = evidence.read("/proc/modules")
     if reading.status == ABSENT:
-        return {}
+        return _modules_of_sysfs(evidence, errors)
     errors.unanswered(reading)
     if not reading.ok:
         return None
@@ -127,6 +127,19 @@ def read_loaded_modules(evidence: Evidence, errors: Errors) -> dict[str, dict[st
         what = "the references of " + fields[0]
         references = None if fields[2] == "-" else errors.read_whole(reading.path, what, fields[2])
         found[fields[0]] = {"references": references, "used_by": users}
+    return found
+
+
+def _modules_of_sysfs(evidence: Evidence, errors: Errors) -> dict[str, dict[str, Any]]:
+    """The same from /sys/module: what is built into the kernel has no `initstate` there."""
+    found = {}
+    for name in sorted(evidence.list("/sys/module").entries):
+        if evidence.read("/sys/module/%s/initstate" % name).text.strip() != "live":
+            continue
+        count = evidence.read("/sys/module/%s/refcnt" % name)
+        references = errors.read_whole(count.path, "the references of " + name, count.text) if count.ok else None
+        holders = evidence.list("/sys/module/%s/holders" % name)
+        found[name] = {"references": references, "used_by": sorted(holders.entries)}
     return found
 
 

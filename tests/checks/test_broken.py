@@ -9,6 +9,7 @@ import complete_commands
 import degraded
 import harness
 import pytest
+import remedy_rules
 
 CHECKS = {check.id: check for check in harness.loaded_checks()}
 FILES = harness.overlays()
@@ -77,6 +78,7 @@ def test_the_fixture_fails_its_check_and_no_other(path: Path) -> None:
         assert not causeless, "fail by themselves, not as symptoms: %s" % causeless
     for name, other in results.items():
         assert complete_commands.find_incomplete(other, judged.host) == [], name
+        assert not other["remedy"] or remedy_rules.find_faults(other["remedy"]) == [], name
 
 
 def check_words(broken: harness.Overlay, result: dict[str, Any]) -> None:

@@ -16,8 +16,9 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tests" / "hosts"))
+sys.path[:0] = [str(ROOT / "tests" / "hosts"), str(ROOT / "tests" / "roles")]
 from driver_host import SSH_OPTIONS, Machine
+from remedies_run import BUILDS
 
 pytestmark = [pytest.mark.hosts, pytest.mark.long, pytest.mark.xdist_group("dkms")]
 MAKE_HOSTS = [sys.executable, str(ROOT / "tests/hosts/make_hosts.py")]
@@ -112,6 +113,7 @@ def test_the_three_states_of_a_build_and_their_remedies(debian: Debian) -> None:
     failure = facts["build_failure"]
     assert (failure["kernel"], failure["headers"], failure["error"]) == (debian.kernel, False, None)
     assert result["status"] == "fail" and facts["on_disk"]["version"] is None
+    assert (CHECK, result["remedy"]["number"]) == BUILDS["the headers are missing"]
     said = debian.type_commands(result)
 
     # Built for it.
@@ -134,6 +136,7 @@ def test_the_three_states_of_a_build_and_their_remedies(debian: Debian) -> None:
     failure = facts["build_failure"]
     assert failure["headers"] is True and failure["error"] == "ERROR: Kernel configuration is invalid.", failure
     assert failure["error"] in result["found"] and failure["log"].endswith("/build/make.log")
+    assert (CHECK, result["remedy"]["number"]) == BUILDS["the build failed"]
     said = debian.type_commands(result)
     facts, result = debian.look()
     assert facts["built_for_running_kernel"] is True and result["status"] == "pass", said

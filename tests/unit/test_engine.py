@@ -168,7 +168,9 @@ def test_the_first_remedy_that_applies(tmp_path: Path) -> None:
         {"on": "host", "text": "else"},
     ]
     remedy = one(tmp_path, {**HOST, "hmm": True}, remedy=remedies)["remedy"]
-    assert remedy == {"on": "hypervisor", "text": "8 cards", "commands": ["echo H200"], "risk": "", "verify": "ls"}
+    assert remedy == {
+        **{"number": 2, "on": "hypervisor", "text": "8 cards", "commands": ["echo H200"], "risk": "", "verify": "ls"}
+    }
 
 
 @pytest.mark.parametrize(

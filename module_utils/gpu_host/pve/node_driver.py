@@ -55,7 +55,7 @@ def read_driver(evidence: Evidence, errors: Errors) -> dict[str, Any]:
         # nvidia-smi makes the nodes of all cards where their numbers are not known.
         "make_nodes": "nvidia-modprobe -u" + "".join(" -c %d" % minor for minor in sorted(minors.values()))
         if minors
-        else "nvidia-smi -L && nvidia-modprobe -u",
+        else "nvidia-smi -L && nvidia-modprobe -u -c=0",
     }
 
 

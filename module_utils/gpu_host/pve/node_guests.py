@@ -313,7 +313,8 @@ def read_containers(evidence: Evidence, errors: Errors, driver: dict[str, Any]) 
     `claims`, `running`, `live_nodes`, `missing_nodes`, `suggested_devices`, `stale_rules`,
     `wrong_majors`, `absent_optional`, `root_only_nodes`, `access_faults` (container_access.faults), `old_libraries`
     [libraries mounted by name that are of another version than the driver], `restart_pending`, `start` (as of a VM),
-    `restart_command`, `hand_written_lines` [numbers], `faults`, `refused`. None if the directory cannot be listed.
+    `restart_command`, `hand_written_lines` [numbers], `hand_written_texts` [those lines], `faults`, `refused`. None if
+    the directory cannot be listed.
     """
     names = _list_names(evidence, errors, CT_DIRECTORY)
     if names is None:
@@ -334,7 +335,11 @@ def read_containers(evidence: Evidence, errors: Errors, driver: dict[str, Any]) 
         faults, refused = guest_faults.describe_faults(path, config)
         facts.update(faults=sorted(set(faults)), refused=refused)
         nvidia = {195, *(driver["majors"] or {}).values()}
-        facts["hand_written_lines"] = container_config.hand_written_lines(config, nvidia, driver["known_majors"] or [])
+        numbers = container_config.hand_written_lines(config, nvidia, driver["known_majors"] or [])
+        facts["hand_written_lines"] = numbers
+        facts["hand_written_texts"] = [
+            line.text.rstrip("\r\n") for line in config.current.lines if line.number in numbers
+        ]
         facts["restart_command"] = ("pct reboot %s" if facts["running"] is not False else "pct start %s") % ctid
         paths = [item["path"] for item in facts["next_start"]["devices"] if item["path"]]
         state = start_rules.NodeState(nodes=node_state.device_nodes(evidence, paths, errors))
