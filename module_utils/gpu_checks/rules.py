@@ -171,9 +171,7 @@ _REMEDY = _mapping(
             _one_of(DISRUPTIONS), "The strongest that the commands stop. Without it, the commands only look."
         ),
         "role": _Field(_one_of(ROLES), "The role that does the same."),
-        "settings": _Field(
-            _DICTIONARY, "Variables with which the role does it; without them the inventory says how."
-        ),
+        "settings": _Field(_DICTIONARY, "Variables with which the role does it; without them the inventory says how."),
         "by_hand": _Field(_TEXT, "Why remedy.yml does not run the commands, as the end of a sentence."),
         "tried": _Field(
             _word("(?:host|proxmox|none: .+)", "must be host, proxmox or 'none: REASON', not '%(value)s'"),

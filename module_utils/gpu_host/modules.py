@@ -130,11 +130,19 @@ def read_loaded_modules(evidence: Evidence, errors: Errors) -> dict[str, dict[st
     return found
 
 
-def _modules_of_sysfs(evidence: Evidence, errors: Errors) -> dict[str, dict[str, Any]]:
+def _modules_of_sysfs(evidence: Evidence, errors: Errors) -> dict[str, dict[str, Any]] | None:
     """The same from /sys/module: what is built into the kernel has no `initstate` there."""
+    listing = evidence.list("/sys/module")
+    errors.unanswered(listing, absent_is_fine=True)
+    if not listing.ok and listing.status != ABSENT:
+        return None
     found = {}
-    for name in sorted(evidence.list("/sys/module").entries):
-        if evidence.read("/sys/module/%s/initstate" % name).text.strip() != "live":
+    for name in sorted(listing.entries):
+        state = evidence.read("/sys/module/%s/initstate" % name)
+        if not state.ok and state.status != ABSENT:
+            errors.unanswered(state)
+            return None
+        if state.text.strip() != "live":
             continue
         count = evidence.read("/sys/module/%s/refcnt" % name)
         references = errors.read_whole(count.path, "the references of " + name, count.text) if count.ok else None

@@ -137,6 +137,16 @@ def lay_configurations(broken: harness.Overlay, root: Path) -> None:
                 (target / name).write_bytes(reading.data or b"")
 
 
+def test_what_was_tried_with_proxmox_is_what_says_so() -> None:
+    """A broken host asks for each remedy that says `tried: proxmox`, so that the test below types its commands."""
+    asked = set()
+    for path in broken_on_proxmox():
+        broken = harness.overlay(path)
+        remedy = harness.judge_overlay(broken)[broken.check]["remedy"] or {"number": 0}
+        asked.add((broken.check, remedy["number"]))
+    assert set(ON_PROXMOX) - asked == set()
+
+
 @pytest.mark.parametrize("path", broken_on_proxmox(), ids=lambda path: path.name[:-4])
 def test_proxmox_takes_the_commands_once_and_twice(path: Path, tmp_path: Path) -> None:
     broken = harness.overlay(path)

@@ -90,6 +90,7 @@ def test_the_printed_commands_mend_what_was_broken(host: Any, number: int) -> No
     assert not bad, bad
 
 
+@pytest.mark.long
 def test_what_was_replaced_was_saved(host: Any) -> None:
     """Runs after the rounds: the files that they replaced are beside the new ones."""
     kept = host.ssh("ls -a /etc/modprobe.d").stdout
@@ -125,6 +126,7 @@ def test_it_shows_asks_runs_and_looks_again(host: Any) -> None:
     assert code == 0 and "There is nothing to do" in said, said
 
 
+@pytest.mark.long
 def test_the_first_command_that_fails_ends_it(host: Any) -> None:
     host.ssh("sed -i 's|<persistence_mode>Enabled|<persistence_mode>Disabled|' /opt/kernel/smi.xml")
     host.ssh("cd /usr/local/sbin; cp -P nvidia-smi /tmp/smi; rm nvidia-smi; cat > nvidia-smi "
@@ -136,6 +138,7 @@ def test_the_first_command_that_fails_ends_it(host: Any) -> None:
     assert "Done before it: systemctl enable --now nvidia-persistenced" in said, said
 
 
+@pytest.mark.long
 def test_a_role_does_it_where_one_covers_it(host: Any) -> None:
     host.ssh("rm -f /etc/modprobe.d/*uvm*.conf /etc/modprobe.d/gpu-host*; modprobe -r nvidia_uvm; modprobe nvidia_uvm")
     code, said = carry_out(host, "uvm_hmm_disabled", gpu_host_confirm=True)
@@ -164,6 +167,7 @@ def test_an_unknown_value_changes_nothing(host: Any) -> None:
     assert code != 0 and "An unknown value is no reason to change a host" in said, said
 
 
+@pytest.mark.long
 def test_what_waits_for_a_reboot_is_said_so(host: Any) -> None:
     host.ssh("touch /run/reboot-required")
     code, said = carry_out(host, "reboot_not_pending", gpu_host_confirm=True)
@@ -188,6 +192,7 @@ def test_input_that_is_refused(host: Any, variables: dict[str, Any], words: str)
     assert done.returncode != 0 and words in " ".join((done.stdout + done.stderr).split()), done.stdout
 
 
+@pytest.mark.long
 def test_a_guest_that_could_not_start_again_is_not_stopped(
     host: Any, make_host: Callable[..., dict[str, Any]], tmp_path: Path
 ) -> None:

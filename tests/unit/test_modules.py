@@ -11,6 +11,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import pytest
 from ansible.module_utils.gpu_host import modules
 from ansible.module_utils.gpu_host.evidence import bundle
+from ansible.module_utils.gpu_host.evidence.errors import Errors
 from ansible.module_utils.gpu_host.linux import module_values
 from host_evidence import Host, gathered
 from hypothesis import given
@@ -180,3 +181,29 @@ def test_any_file_is_survived(config: str, params: str) -> None:
     one = host({"x.conf": config}).file("/proc/driver/nvidia/params", params)
     facts, _errors = gathered(modules, one)
     assert set(modules.MODULES) <= set(facts)
+
+
+def without_proc_modules() -> Host:
+    """A kernel whose /proc/modules is not shown: nvidia is loaded, ext4 is built in."""
+    made = Host().file("/proc/modules", status="absent").directory("/sys/module", {"nvidia": {}, "ext4": {}})
+    made.file("/sys/module/nvidia/initstate", "live\n").file("/sys/module/nvidia/refcnt", "24\n")
+    made.directory("/sys/module/nvidia/holders", {"nvidia_uvm": {}})
+    return made.file("/sys/module/ext4/initstate", status="absent")
+
+
+def loaded_modules(seen: Host) -> tuple[Any, list[Any]]:
+    errors = Errors("modules")
+    return modules.read_loaded_modules(seen, errors), errors.entries
+
+
+def test_without_proc_modules_sysfs_says_what_is_loaded() -> None:
+    found, errors = loaded_modules(without_proc_modules())
+    assert found == {"nvidia": {"references": 24, "used_by": ["nvidia_uvm"]}} and errors == []
+
+
+@pytest.mark.parametrize("status", ["denied", "failed"])
+def test_a_sysfs_that_does_not_answer_does_not_say_that_nothing_is_loaded(status: str) -> None:
+    found, errors = loaded_modules(without_proc_modules().directory("/sys/module", status=status))
+    assert found is None and errors
+    found, errors = loaded_modules(without_proc_modules().file("/sys/module/nvidia/initstate", status=status))
+    assert found is None and errors
