@@ -13,6 +13,9 @@ from dataclasses import dataclass, field
 from ..load.generator import Generator
 from ..log.log_faults import Fault
 
+# A request in the log of uvicorn, which serves for most engines; the groups are the method, the path and the code.
+UVICORN_REQUEST = re.compile(r'"(GET|POST|HEAD|PUT) (\S+) HTTP/[\d.]+" (\d{3})')
+
 
 @dataclass(frozen=True)
 class Phase:
@@ -79,13 +82,24 @@ class Engine:
     decode: re.Pattern[str]
     usage_in_percent: bool = False  # of the decode line; else it is a share
     faults: tuple[Fault, ...] = ()  # beside those of log_faults.py, which many engines share
+    # What to do where memory ran out, by when (the keys of log_faults.OUT_OF_MEMORY), in this engine's own flags.
+    memory_advice: dict[str, str] = field(default_factory=dict)
+    request: re.Pattern[str] = UVICORN_REQUEST
 
     # Its arguments. The names without dashes; the last of several is the full one.
+    host_names: tuple[str, ...] = ("host",)
+    port_names: tuple[str, ...] = ("port",)
+    served_names: tuple[str, ...] = ("served-model-name",)
+    key_names: tuple[str, ...] = ("api-key",)
+    tls_names: tuple[str, ...] = ("ssl-certfile",)
     tensor_parallel: tuple[str, ...] = ()
     data_parallel: tuple[str, ...] = ()
     model_names: tuple[str, ...] = ("model-path", "model")
     context_names: tuple[str, ...] = ()
-    model_after: str = ""  # the word after which the model stands without a flag
+    # The words after which the model stands without a flag, the nearest to it first; a program without its directory.
+    model_after: tuple[str, ...] = ()
+    short: dict[str, str] = field(default_factory=dict)  # names with one dash -> the full name of the same setting
+    settings_prefix: str = ""  # a variable PREFIX_NAME sets --name where the command line does not
     help: tuple[str, ...] = ("--help",)  # what makes it print every option
     abbreviates: bool = True  # argparse takes an unambiguous beginning of a name; click does not
     underscores: bool = False  # its parser takes a_name for a-name
@@ -95,6 +109,8 @@ class Engine:
 
     # Its API.
     server_info: tuple[str, ...] = ()
+    version_key: str = "version"  # in what it says of itself
+    metrics_path: str = "/metrics"
     metrics: dict[str, str] = field(default_factory=dict)
 
     # What is installed with it, and what it keeps. Patterns are regular expressions of names in lower case.
