@@ -160,7 +160,9 @@ def _name_unknown(facts: dict[str, Any], unread: bool) -> None:
     """What is not known for certain because a process could not be read: ranks that are missing may be among those."""
     ranks, expected = facts["ranks"], facts["ranks_expected"]
     unread = facts.pop("titles_unread") or unread
-    facts["ranks_missing"] = None if expected is None else max(0, expected - len(ranks))
+    engine = engines.ENGINES.get(facts["engine"] or "")
+    untold = expected is None or engine is None or engine.rank is None
+    facts["ranks_missing"] = None if untold else max(0, expected - len(ranks))
     if facts["ranks_missing"] and unread:
         facts["ranks_missing"] = None
     if not ranks and unread:

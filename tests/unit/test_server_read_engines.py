@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 from ansible.module_utils.gpu_host.evidence.errors import Errors
+from ansible.module_utils.gpu_host.loose import of_servers
+from ansible.module_utils.gpu_host.loose.piece import Piece
 from ansible.module_utils.gpu_server import arguments, detection, engines, gather
 from ansible.module_utils.gpu_server.log import log_reader, log_source
 
@@ -396,6 +398,22 @@ def test_the_renamed_options_of_tensorrt_llm() -> None:
     assert [(one["argument"], one["successor"]) for one in told] == [("--extra_llm_api_options", "--config")]
 
 
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        (TENSORRT_LLM, "log of an inference server, 19 lines"),
+        (LLAMACPP_2025, "log of an inference server, 20 lines"),
+        (LLAMACPP_2026_READY, "log of an inference server, 2 lines"),
+        (LMDEPLOY_INFO, "log of an inference server, 6 lines"),
+        ("# HELP llamacpp:requests_processing Number\nllamacpp:requests_processing 2\n", "metrics of a server"),
+        ('{"object": "list", "data": [{"id": "m", "owned_by": "tensorrt_llm"}]}', "list of models, /v1/models"),
+    ],
+)
+def test_what_is_pasted_of_them_is_recognised(text: str, what: str) -> None:
+    found = of_servers.recognise_piece(Piece("pasted", text.encode()))
+    assert found is not None and found.what == what
+
+
 MODELS = {"object": "list", "data": [{"id": "tiny", "owned_by": "x", "created": 1795960000}]}
 SERVERS = {
     "llamacpp": (
@@ -458,7 +476,8 @@ def test_a_server_that_serves(engine: str) -> None:
     assert facts["busy"] is bool(metrics["running"])
     allowed = {name for name in re.findall(r"(\w+)=", environment) if "KEY" not in name}
     assert set(facts["environment"]) == {"HOME", *allowed}
-    assert facts["ranks"] == [] and facts["key_set"] is (engine == "lmdeploy")
+    assert facts["ranks"] == [] and facts["ranks_missing"] is None  # its titles tell none, so none is missed
+    assert facts["key_set"] is (engine == "lmdeploy")
 
 
 def test_a_llamacpp_that_loads_answers_503_and_starts() -> None:

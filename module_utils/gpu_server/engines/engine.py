@@ -73,7 +73,7 @@ class Engine:
     process_name: re.Pattern[str]  # matches the name of a process of it: /proc/PID/comm, or as nvidia-smi shows it
     unit_names: tuple[str, ...]  # shell patterns of the systemd units that people give it
     log_sign: re.Pattern[str]  # in a log whose process is gone
-    rank: re.Pattern[str]  # title of a worker process; group 1 is the rank
+    rank: re.Pattern[str] | None  # title of a worker process, group 1 is the rank; None where no title tells a rank
 
     # Its log: `starts` begins a new start; `phases` are in the order of a start; `ready` is the line that ends it.
     starts: re.Pattern[str]

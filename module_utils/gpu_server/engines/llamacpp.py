@@ -42,7 +42,7 @@ ENGINE = Engine(
         r"(?:srv +\w+|main): (?:loading model|model loaded)|llama_model_loader: |\bllama_server: "
         r"|system_info: n_threads"
     ),
-    rank=re.compile(r"(?!)"),
+    rank=None,
     starts=re.compile(r"system_info: n_threads = |: verbosity = [0-9]+ \(adjust with"),
     phases=(
         make_phase("arguments", r"system_info: n_threads = |verbosity = \d+ \(adjust with"),

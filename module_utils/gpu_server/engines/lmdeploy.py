@@ -31,7 +31,7 @@ ENGINE = Engine(
     log_sign=re.compile(
         r" - lmdeploy - [A-Z]+ - |in a browser for detailed api usage|\[TM\]\[[A-Z]+\]|lmdeploy serve api_server"
     ),
-    rank=re.compile(r"(?!)"),
+    rank=None,
     starts=re.compile(r"input backend=|Started server process"),
     phases=(
         make_phase("arguments", r"input backend="),

@@ -33,7 +33,7 @@ ENGINE = Engine(
     unit_names=("trtllm*.service", "tensorrt-llm*.service", "tensorrt_llm*.service"),
     # Not "[TensorRT-LLM][INFO]": its kernels print that inside other engines, too.
     log_sign=re.compile(r"\[TRT-LLM\] \[|TensorRT[- ]LLM version: |trtllm-serve"),
-    rank=re.compile(r"(?!)"),
+    rank=None,
     starts=re.compile(r"Using LLM with [A-Za-z]+ backend"),
     phases=(
         make_phase("arguments", r"Using LLM with [A-Za-z]+ backend"),

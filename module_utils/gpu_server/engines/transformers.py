@@ -19,7 +19,7 @@ ENGINE = Engine(
         r"^\[transformers\] Loading |transformers/cli/(?:serve|serving)|options for 'transformers serve'",
         re.MULTILINE,
     ),
-    rank=re.compile(r"(?!)"),
+    rank=None,
     starts=re.compile(r"Started server process"),
     phases=(
         make_phase("weights", r"\[transformers\] Loading |Loading weights|Loading checkpoint shards"),
