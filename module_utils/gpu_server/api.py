@@ -130,10 +130,10 @@ def _information(
         if answer.ok and answer.code == 200:
             content = decode_answer(answer, errors)
             if isinstance(content, dict):
-                found["version"] = content.get("version")
+                found["version"] = content.get(engine.version_key)
                 found["info"] = select_information(content)
             break
-    answer = evidence.fetch("GET", base + "/metrics", headers=headers, timeout=limit)
+    answer = evidence.fetch("GET", base + engine.metrics_path, headers=headers, timeout=limit)
     if answer.ok and answer.code == 200:
         found["metrics"] = parse_metrics(answer.text, engine)
 

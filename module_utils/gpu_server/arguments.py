@@ -11,7 +11,7 @@ from typing import Any
 
 from .engines import Engine
 
-_OPTION_LINE = re.compile(r"^[ \t│|*]{1,8}(-{1,2}[A-Za-z0-9][^\n]*)$", re.MULTILINE)
+_OPTION_LINE = re.compile(r"^[ \t│|*]{0,8}(-{1,2}[A-Za-z0-9][^\n]*)$", re.MULTILINE)
 _OPTION = re.compile(r"(?<![\w-])(--[A-Za-z0-9][\w.-]*)")
 _CHOICES = re.compile(r"\{([^{}\s]+)\}|\[([^\[\]\s|]+(?:\|[^\[\]\s|]+)+)\]")  # argparse: {a,b}; click: [a|b]
 
@@ -23,7 +23,8 @@ def parse_options(text: str) -> dict[str, list[str] | None]:
     """
     found: dict[str, list[str] | None] = {}
     for match in _OPTION_LINE.finditer(text):
-        head = re.split(r"\s{3,}| {2}(?=[A-Z][a-z])|│", match[1])[0]
+        names = re.sub(r",\s+(?=-)", ", ", match[1])  # llama.cpp sets the long name apart: "-c,    --ctx-size N"
+        head = re.split(r"\s{3,}| {2}(?=[A-Z][a-z])|│", names)[0]
         choices = _CHOICES.search(head)
         for word in _OPTION.findall(head):
             name = word.rstrip(".")

@@ -160,7 +160,9 @@ def _name_unknown(facts: dict[str, Any], unread: bool) -> None:
     """What is not known for certain because a process could not be read: ranks that are missing may be among those."""
     ranks, expected = facts["ranks"], facts["ranks_expected"]
     unread = facts.pop("titles_unread") or unread
-    facts["ranks_missing"] = None if expected is None else max(0, expected - len(ranks))
+    engine = engines.ENGINES.get(facts["engine"] or "")
+    untold = expected is None or engine is None or engine.rank is None
+    facts["ranks_missing"] = None if untold else max(0, expected - len(ranks))
     if facts["ranks_missing"] and unread:
         facts["ranks_missing"] = None
     if not ranks and unread:
@@ -210,7 +212,7 @@ def _process_facts(
     if params.get("outside_containers"):
         found = [one for one in found if not processes.is_in_container(evidence, one[0].pid)]
         silent = [one for one in silent if not processes.is_in_container(evidence, one.pid)]
-    chosen = _choose(evidence, found, params)
+    chosen = _choose(evidence, found, params, errors)
     facts: dict[str, Any] = {
         "engine": None,
         "engines_found": [{"engine": one.name, "pid": top.pid} for top, _words, one in found],
@@ -235,11 +237,11 @@ def _process_facts(
         ]
     else:
         top, words, engine = chosen
-        live = engines.find_settings(engine, words)
+        facts["environment"] = processes.read_environment(evidence, top.pid, errors)
+        live = engines.find_settings(engine, words, facts["environment"])
         below = processes.find_descendants(top.pid, table)
         facts["pids"] = {process.pid for process in below}
         facts["engine"] = engine.name
-        facts["environment"] = processes.read_environment(evidence, top.pid, errors)
         facts["locks"] = installed.find_locks(evidence, (facts["environment"] or {}).get("HOME"))
         status = processes.read_status(evidence, top.pid, errors)
         limits = processes.read_limits(evidence, top.pid, errors)
@@ -284,7 +286,7 @@ def _process_facts(
 
 
 def _choose(
-    evidence: Evidence, found: list[tuple[processes.Process, list[str], Engine]], params: dict[str, Any]
+    evidence: Evidence, found: list[tuple[processes.Process, list[str], Engine]], params: dict[str, Any], errors: Errors
 ) -> Any:
     """The server that the parameters name (by unit, else by port); the oldest where they name none."""
     if params.get("unit"):
@@ -292,9 +294,11 @@ def _choose(
             (one for one in found if processes.find_unit(evidence, one[0].pid) == _service(params["unit"])), None
         )
     if params.get("port"):
-        return next(
-            (one for one in found if _port_of(one[2], engines.find_settings(one[2], one[1])) == params["port"]), None
-        )
+        for top, words, engine in found:
+            environment = processes.read_environment(evidence, top.pid, errors) if engine.settings_prefix else None
+            if _port_of(engine, engines.find_settings(engine, words, environment)) == params["port"]:
+                return top, words, engine
+        return None
     return found[0] if found else None
 
 
@@ -303,7 +307,8 @@ def _service(name: str) -> str:
 
 
 def _port_of(engine: Engine, live: dict[str, Any]) -> int | None:
-    value = live.get("port", str(engine.default_port))
+    given = engines.find_value(live, engine.port_names)
+    value = str(engine.default_port) if given is None else given
     port = values.whole_number(value) if values.is_digits(value) else None
     return port if port is not None and port < 65536 else None
 
@@ -376,7 +381,8 @@ def _started_at(evidence: Evidence, facts: dict[str, Any], errors: Errors) -> fl
 
 
 def _address_to_ask(host: Any) -> str:
-    """Where a server that listens on `host` answers from the host itself."""
+    """Where a server that listens on `host`, the first of several with commas between, answers from the host itself."""
+    host = host.partition(",")[0].strip() if isinstance(host, str) else host
     if not isinstance(host, str) or host in ("0.0.0.0", "::", "*", "localhost"):  # noqa: S104  compared, not bound
         return "127.0.0.1"
     return "[%s]" % host if ":" in host else host
@@ -387,14 +393,15 @@ def _read_api(
 ) -> None:
     live = (facts["process"] or {}).get("settings") or {}
     port = params.get("port") or (_port_of(engine, live) if engine and facts["process"] else None)
-    if port is None and "port" in live:
-        errors.odd("the command line of the server", "--port is no port", live["port"])
+    given = engines.find_value(live, engine.port_names) if engine else None
+    if port is None and given is not None:
+        errors.odd("the command line of the server", "--port is no port", given)
     facts["port"] = ports.read_port(evidence, port)
-    address = _address_to_ask(live.get("host"))
+    address = _address_to_ask(engines.find_value(live, engine.host_names) if engine else None)
     if port is None:
         facts["api"] = dict.fromkeys(api.FACTS)
     else:
-        scheme = "https" if "ssl-certfile" in live else "http"
+        scheme = "https" if engine and engines.find_value(live, engine.tls_names) else "http"
         base = "%s://%s:%d" % (scheme, address, port)
         facts["api"] = api.read_api(
             evidence, base, engine, errors, key=params.get("api_key"), light=bool(params.get("light")),
@@ -404,7 +411,11 @@ def _read_api(
         facts["engine"], (facts["process"] or {}).get("arguments") or ()
     )
     environment = facts["environment"]
-    facts["key_set"] = None if facts["process"] is None else bool("api-key" in live or facts["api"]["needs_key"])
+    facts["key_set"] = (
+        None
+        if facts["process"] is None
+        else bool((engine and engines.find_value(live, engine.key_names)) or facts["api"]["needs_key"])
+    )
     facts["exposed"] = None
     if facts["port"]["beyond_this_host"] is not None and facts["key_set"] is not None:
         # A key may also stand in the environment, under a name that never leaves the host: what the API answers without

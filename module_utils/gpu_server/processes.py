@@ -155,8 +155,11 @@ def find_descendants(root: int, processes: dict[int, Process]) -> list[Process]:
 
 
 def find_rank(engine: Engine, title: str) -> int | None:
-    """The rank that a process has by its title: 0 where the title names none, as that of the only one."""
-    match = engine.rank.search(title)
+    """The rank that a process has by its title: 0 where the title names none, as that of the only one.
+
+    None for a process that is no rank, and where the engine's titles tell none.
+    """
+    match = engine.rank.search(title) if engine.rank else None
     return values.whole_number(next((group for group in match.groups() if group is not None), 0)) if match else None
 
 

@@ -110,6 +110,14 @@ def test_a_private_key_is_masked_over_its_lines() -> None:
         ),
         ([b"x", b"--api-key=a", b"model"], [b"x", b"--api-key=" + secrets.MASK, b"model"]),
         ([b"x", b"--hf-token", b"a", b"model"], [b"x", b"--hf-token", secrets.MASK, b"model"]),
+        (
+            [b"/app/llama-server", b"-hft", b"a", b"-c", b"9"],
+            [b"/app/llama-server", b"-hft", secrets.MASK, b"-c", b"9"],
+        ),
+        (
+            [b"lmdeploy", b"serve", b"api_server", b"--api-keys", b"a", b"b", b"--tp", b"2"],
+            [b"lmdeploy", b"serve", b"api_server", b"--api-keys", secrets.MASK, secrets.MASK, b"--tp", b"2"],
+        ),
         ([b"x", b"--api-key", b"--port", b"1"], [b"x", b"--api-key", b"--port", b"1"]),
         (
             [b"x", b"--max-tokens", b"5", b"--tokenizer-path", b"/m"],

@@ -101,11 +101,15 @@ COMMANDS = {
     "sglang": "/opt/e/bin/python3 -m sglang.launch_server --model-path /srv/m --tp 1",
     "vllm": "/opt/e/bin/python3 /opt/e/bin/vllm serve /srv/m",
     "transformers": "/opt/e/bin/python /opt/e/bin/transformers serve /srv/m",
+    "tensorrt_llm": "/opt/e/bin/python /opt/e/bin/trtllm-serve serve /srv/m",
+    "lmdeploy": "/opt/e/bin/python /opt/e/bin/lmdeploy serve api_server /srv/m",
 }
 FIRST_LINES = {
     "sglang": ("[2026-11-30 07:18:38] server_args=ServerArgs(model_path='/srv/m')\n", "arguments"),
     "vllm": ("INFO 11-30 07:18:38 [utils.py:1] non-default args: {'model': '/srv/m'}\n", "arguments"),
     "transformers": ("Loading weights:   0%| | 0/9 [00:00<?, ?it/s]\n", "weights"),
+    "tensorrt_llm": ("[11/30/2026-07:18:38] [TRT-LLM] [I] Using LLM with PyTorch backend\n", "arguments"),
+    "lmdeploy": ("Loading weights from safetensors:   0%| | 0/9 [00:00<?, ?it/s]\n", "weights"),
 }
 
 

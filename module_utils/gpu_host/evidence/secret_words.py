@@ -23,6 +23,7 @@ _FLAGS: dict[bytes, frozenset[bytes]] = {
     },
     **{name: frozenset([b"-c", b"-A", b"-X"]) for name in (b"snmpget", b"snmpwalk", b"snmpbulkwalk", b"snmpset")},
     **{name: frozenset([b"-U", b"-u"]) for name in (b"smbclient", b"rpcclient", b"lftp")},
+    **{name: frozenset([b"-hft"]) for name in (b"llama-server", b"llama")},
     b"redis-cli": frozenset([b"-a", b"--pass"]),
     b"ipmitool": frozenset([b"-P", b"-k"]),
     b"nomad": frozenset([b"-token"]),
@@ -32,7 +33,7 @@ _FLAGS: dict[bytes, frozenset[bytes]] = {
 _JOINED = frozenset(b"sshpass mysql mysqldump mysqladmin mariadb mariadb-dump 7z unrar".split())  # -pSECRET
 _SEPARATORS = (b"|", b"||", b"&&", b";", b"&")
 # A line of text is looked at where it holds one of these (in lower case).
-_SHORT_FLAGS = b"-p -u -w -y -c -a -x -k".split()
+_SHORT_FLAGS = b"-p -u -w -y -c -a -x -k -hft".split()
 SIGNS = (
     *(lead + flag for flag in _SHORT_FLAGS for lead in (b" ", b'"', b"'")),
     *b" -token, --creds, --proxy-user, --user, obscure".split(b","),

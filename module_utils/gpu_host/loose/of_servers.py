@@ -22,6 +22,8 @@ _LOG = re.compile(
     r"|NCCL INFO |\[Gloo\] Rank|Init torch distributed|Memory pool end|max_total_num_tokens=|GPU KV cache size"
     r"|init engine \(profile|Received sigquit from a child|Custom allreduce is disabled|GET /health HTTP"
     r"|POST /v1/(?:chat/)?completions|No available shared memory broadcast block"
+    r"|\[TRT-LLM\] \[[A-Z]\]|(?:main|llama_server): model loaded|llama_model_loader: loaded meta data|exiting due to "
+    r"model loading error| - lmdeploy - (?:INFO|WARNING|ERROR) - |in a browser for detailed api usage"
 )
 
 
@@ -30,7 +32,7 @@ def recognise_piece(piece: Piece) -> Recognised | None:
     document = _document(text)
     if isinstance(document, dict):
         return _answer(document, text)
-    if re.search(r"^(?:# HELP )?(?:sglang|vllm):\w+[ {]", text, re.M):
+    if re.search(r"^(?:# HELP )?(?:sglang|vllm|llamacpp|lmdeploy):\w+[ {]", text, re.M):
         return Recognised("metrics of a server", (_fetched("/metrics", text),), extra={"api": True})
     lines = [line for line in text.split("\n") if line.strip()]
     if _LOG.search(text[:2_000_000]) and len(lines) < 2_000_000:
@@ -67,7 +69,9 @@ def _answer(document: dict[str, Any], text: str) -> Recognised | None:
     ):
         owners = {str(entry.get("owned_by")) for entry in entries}
         extra: dict[str, Any] = {"api": True}
-        engine = next((name for name in ("sglang", "vllm") if name in owners), None)
+        engine = next(
+            (name for name in ("sglang", "vllm", "llamacpp", "lmdeploy", "tensorrt_llm") if name in owners), None
+        )
         extra.update({"engine": engine} if engine else {})
         return Recognised("list of models, /v1/models", (_fetched("/v1/models", json.dumps(document)),), extra=extra)
     states = document.get("internal_states")

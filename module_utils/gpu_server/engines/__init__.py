@@ -12,12 +12,13 @@ from fnmatch import fnmatch
 from typing import Union
 
 from ...gpu_host.evidence import secrets, values
-from . import sglang, transformers, vllm
+from . import llamacpp, lmdeploy, sglang, tensorrt_llm, transformers, vllm
 from .engine import COMMON_PHASES, PATIENCE_S, Phase
 from .engine import Engine as Engine
 
 # A log that two signs match is of the first.
-ENGINES: dict[str, Engine] = {entry.ENGINE.name: entry.ENGINE for entry in (sglang, vllm, transformers)}
+_ENTRIES = (sglang, tensorrt_llm, llamacpp, lmdeploy, vllm, transformers)
+ENGINES: dict[str, Engine] = {entry.ENGINE.name: entry.ENGINE for entry in _ENTRIES}
 
 Settings = dict[str, Union[str, bool, list[str]]]
 
@@ -78,16 +79,18 @@ def make_start_command(engine: Engine, venv: str) -> list[str]:
     return [word.replace("{venv}", venv) for word in engine.launch]
 
 
-def parse_flags(words: Sequence[str]) -> Settings:
+def parse_flags(words: Sequence[str], short: Mapping[str, str] | None = None) -> Settings:
     """`--name value`, `--name=value` and bare flags of a command line: ``{"name": value}``.
 
-    True for a flag without a value.
+    True for a flag without a value. `short`: names with one dash, and the name that each stands for.
     """
     found: Settings = {}
     position = 0
     while position < len(words):
         word = words[position]
         position += 1
+        if short and word[:1] == "-" and word[1:] in short:
+            word = "--" + short[word[1:]]
         if not word.startswith("--") or len(word) < 3:
             continue
         name, equals, value = word[2:].partition("=")
@@ -103,22 +106,33 @@ def _is_flag(word: str) -> bool:
     return word.startswith("--") or bool(re.match(r"-[A-Za-z]", word))
 
 
-def find_settings(engine: Engine, words: Sequence[str]) -> Settings:
-    """The flags of a command line of this engine, by name.
+def find_settings(engine: Engine, words: Sequence[str], environment: Mapping[str, str] | None = None) -> Settings:
+    """The flags of a command line of this engine, by name, and the settings that its `environment` gives it.
 
     A shortened name of one that the facts ask for stands under its full name. The server has started, so the shortened
     name was unambiguous to its parser: what begins a name that the engine has is that name.
     """
     found: Settings = {}
-    for name, value in parse_flags(words).items():
+    for name, value in parse_flags(words, engine.short).items():
         found[find_full_name(engine, name)] = value
+    prefix = engine.settings_prefix + "_"
+    for name, value in (environment or {}).items() if engine.settings_prefix else ():
+        if name.startswith(prefix):
+            found.setdefault(name[len(prefix) :].lower().replace("_", "-"), value)
     return found
 
 
+def find_value(settings: Mapping[str, str | bool | list[str]], names: Sequence[str]) -> str | bool | list[str] | None:
+    """The value of a setting that has several names; None where none of them is given."""
+    return next((settings[name] for name in reversed(names) if name in settings), None)
+
+
 # Names that the facts ask for, beside those of an entry.
-_ASKED_NAMES = (
-    "api-key", "host", "nnodes", "port", "served-model-name", "ssl-certfile", "tokenizer", "tokenizer-path",
-    "trust-remote-code",
+_ASKED_NAMES = ("nnodes", "tokenizer", "tokenizer-path", "trust-remote-code")
+# The fields of an entry that hold the names of one setting.
+_NAME_FIELDS = (
+    "tensor_parallel", "data_parallel", "model_names", "context_names", "host_names", "port_names", "served_names",
+    "key_names", "tls_names",
 )  # fmt: skip
 
 
@@ -133,14 +147,14 @@ def find_full_name(engine: Engine, name: str) -> str:
 
 def list_alias_groups(engine: Engine) -> tuple[tuple[str, ...], ...]:
     """Names of one setting each, as this engine has them; the last of a group is the full one."""
-    groups = (engine.tensor_parallel, engine.data_parallel, engine.model_names, engine.context_names)
+    groups = (getattr(engine, name) for name in _NAME_FIELDS)
     return tuple(group for group in groups if group)
 
 
 def find_names_of_setting(name: str) -> list[str]:
     """`name`, and under which other names engines know the same setting."""
     found = {name}
-    for kind in ("tensor_parallel", "data_parallel", "model_names", "context_names"):
+    for kind in _NAME_FIELDS:
         group = {one for engine in ENGINES.values() for one in getattr(engine, kind)}
         found |= group if name in group else set()
     return [name, *sorted(found - {name})]
@@ -167,10 +181,10 @@ def find_model_path(engine: str | None, words: Sequence[str]) -> str | None:
         value = settings.get(name)
         if isinstance(value, str):
             return value
-    if entry and entry.model_after and entry.model_after in words:
-        following = words[list(words).index(entry.model_after) + 1 :]
-        return following[0] if following and not following[0].startswith("-") else None
-    return None
+    own_names = [word.rpartition("/")[2] for word in words]
+    before = next((word for word in (entry.model_after if entry else ()) if word in own_names), None)
+    following = words[own_names.index(before) + 1 :] if before else ()
+    return following[0] if following and not following[0].startswith("-") else None
 
 
 def find_served_name(engine: str | None, words: Sequence[str]) -> str | None:
@@ -179,6 +193,7 @@ def find_served_name(engine: str | None, words: Sequence[str]) -> str | None:
     The one that is given (the first of several), else the model's own.
     """
     entry = ENGINES.get(engine or "")
-    given = (find_settings(entry, words) if entry else parse_flags(words)).get("served-model-name")
+    names = entry.served_names if entry else ("served-model-name",)
+    given = find_value(find_settings(entry, words) if entry else parse_flags(words), names)
     given = given[0] if isinstance(given, list) and given else given
     return given if isinstance(given, str) else find_model_path(engine, words)

@@ -13,6 +13,9 @@ from dataclasses import dataclass, field
 from ..load.generator import Generator
 from ..log.log_faults import Fault
 
+# A request in the log of uvicorn, which serves for most engines; the groups are the method, the path and the code.
+UVICORN_REQUEST = re.compile(r'"(GET|POST|HEAD|PUT) (\S+) HTTP/[\d.]+" (\d{3})')
+
 
 @dataclass(frozen=True)
 class Phase:
@@ -70,7 +73,7 @@ class Engine:
     process_name: re.Pattern[str]  # matches the name of a process of it: /proc/PID/comm, or as nvidia-smi shows it
     unit_names: tuple[str, ...]  # shell patterns of the systemd units that people give it
     log_sign: re.Pattern[str]  # in a log whose process is gone
-    rank: re.Pattern[str]  # title of a worker process; group 1 is the rank
+    rank: re.Pattern[str] | None  # title of a worker process, group 1 is the rank; None where no title tells a rank
 
     # Its log: `starts` begins a new start; `phases` are in the order of a start; `ready` is the line that ends it.
     starts: re.Pattern[str]
@@ -79,13 +82,24 @@ class Engine:
     decode: re.Pattern[str]
     usage_in_percent: bool = False  # of the decode line; else it is a share
     faults: tuple[Fault, ...] = ()  # beside those of log_faults.py, which many engines share
+    # What to do where memory ran out, by when (the keys of log_faults.OUT_OF_MEMORY), in this engine's own flags.
+    memory_advice: dict[str, str] = field(default_factory=dict)
+    request: re.Pattern[str] = UVICORN_REQUEST
 
     # Its arguments. The names without dashes; the last of several is the full one.
+    host_names: tuple[str, ...] = ("host",)
+    port_names: tuple[str, ...] = ("port",)
+    served_names: tuple[str, ...] = ("served-model-name",)
+    key_names: tuple[str, ...] = ("api-key",)
+    tls_names: tuple[str, ...] = ("ssl-certfile",)
     tensor_parallel: tuple[str, ...] = ()
     data_parallel: tuple[str, ...] = ()
     model_names: tuple[str, ...] = ("model-path", "model")
     context_names: tuple[str, ...] = ()
-    model_after: str = ""  # the word after which the model stands without a flag
+    # The words after which the model stands without a flag, the nearest to it first; a program without its directory.
+    model_after: tuple[str, ...] = ()
+    short: dict[str, str] = field(default_factory=dict)  # names with one dash -> the full name of the same setting
+    settings_prefix: str = ""  # a variable PREFIX_NAME sets --name where the command line does not
     help: tuple[str, ...] = ("--help",)  # what makes it print every option
     abbreviates: bool = True  # argparse takes an unambiguous beginning of a name; click does not
     underscores: bool = False  # its parser takes a_name for a-name
@@ -95,6 +109,8 @@ class Engine:
 
     # Its API.
     server_info: tuple[str, ...] = ()
+    version_key: str = "version"  # in what it says of itself
+    metrics_path: str = "/metrics"
     metrics: dict[str, str] = field(default_factory=dict)
 
     # What is installed with it, and what it keeps. Patterns are regular expressions of names in lower case.

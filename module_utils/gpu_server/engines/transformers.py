@@ -19,7 +19,7 @@ ENGINE = Engine(
         r"^\[transformers\] Loading |transformers/cli/(?:serve|serving)|options for 'transformers serve'",
         re.MULTILINE,
     ),
-    rank=re.compile(r"(?!)"),
+    rank=None,
     starts=re.compile(r"Started server process"),
     phases=(
         make_phase("weights", r"\[transformers\] Loading |Loading weights|Loading checkpoint shards"),
@@ -29,8 +29,9 @@ ENGINE = Engine(
     ),
     ready=re.compile(r"Uvicorn running on"),
     decode=re.compile(r"(?!)(?P<running>)(?P<rate>)(?P<queue>)(?P<usage>)(?P<tokens>)(?P<graph>)"),
+    memory_advice=dict.fromkeys(("weights", "serving"), "Use a smaller model or quantization, or free the GPUs."),
     model_names=("model",),
-    model_after="serve",
+    model_after=("serve",),
     abbreviates=False,
     # It answers 422 to a request with ignore_eos, of any value, which every generator asks for.
     refuses_load="transformers serve refuses its requests (the field ignore_eos)",

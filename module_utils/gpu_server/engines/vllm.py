@@ -81,11 +81,17 @@ ENGINE = Engine(
         r"(?:, GPU KV cache usage: (?P<usage>[0-9.]+)%)?(?P<tokens>)(?P<graph>)"
     ),
     usage_in_percent=True,
+    memory_advice={
+        "weights": "Use more GPUs, a smaller quantization, or free the GPUs; --gpu-memory-utilization does not help "
+        "here.",
+        "graphs": "Lower --gpu-memory-utilization (0.02 to 0.05 less), or --max-num-seqs.",
+        "serving": "Lower --gpu-memory-utilization or --max-num-batched-tokens.",
+    },
     tensor_parallel=("tp", "tensor-parallel-size"),
     data_parallel=("dp", "data-parallel-size"),
     model_names=("model",),
     context_names=("max-model-len",),
-    model_after="serve",
+    model_after=("serve",),
     help=("--help=all",),  # it shows its options only when asked for all of them
     underscores=True,
     dotted=True,

@@ -18,6 +18,8 @@ _STAMPS = (
     ("unix", re.compile(r"^(\d{9,11}\.\d{6}) \S+ [^:\[]*\[?\d*\]?: ?")),
     # [2026-02-19 01:25:37 TP0] and 2026-06-16 20:47:04,014 -
     ("full", re.compile(r"(?:^|[\[ (])(\d{4})-(\d{2})-(\d{2})[ T](\d{2}):(\d{2}):(\d{2})")),
+    # [12/20/2025-04:20:04] [TRT-LLM] [I]: the month first
+    ("month_first", re.compile(r"^\[(\d{2})/(\d{2})/(\d{4})-(\d{2}):(\d{2}):(\d{2})\]")),
     # INFO 05-15 03:30:49 [utils.py:306]
     ("no_year", re.compile(r"\b(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) (\d{2})-(\d{2}) (\d{2}):(\d{2}):(\d{2})\b")),
 )
@@ -67,6 +69,8 @@ def _time(line: str, now: float, offset: int) -> tuple[float | None, str]:
             parts = [values.number_in_name(part) for part in match.groups()]
             if kind == "no_year":
                 return _in_the_past(parts, now, offset), line
+            if kind == "month_first":
+                parts = [parts[2], *parts[:2], *parts[3:]]
             return _epoch(parts, offset), line
         except ValueError:  # 31 February, hour 25: no time
             return None, line

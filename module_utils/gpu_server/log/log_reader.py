@@ -12,6 +12,7 @@ from typing import Any
 from ...gpu_host.evidence import values
 from .. import engines
 from ..engines import Engine
+from ..engines.engine import UVICORN_REQUEST
 from . import log_faults
 from .log_lines import UNIT_START, Line, parse_lines
 
@@ -22,7 +23,6 @@ CLOCK_SECONDS = 5.0  # a start time from jiffies, a log's whole seconds
 EXCERPT = 400  # characters of a line that a report shows
 
 _PROGRESS = re.compile(r"(?<!\d)(\d{1,9})/(\d{1,9}) \[(\d[\d:]{0,15})<([\d:]{1,16}|\?)")
-_ACCESS = re.compile(r'"(GET|POST|HEAD|PUT) (\S+) HTTP/[\d.]+" (\d{3})')
 _ASKED = re.compile(r'"(?:GET|HEAD) \S+ HTTP/[\d.]+" \d{3}')  # somebody looks at it: no sign of life
 _CHANNEL = re.compile(r"Channel \d+(?:/\d+)? : (\d+)\[(\w+)\] -> (\d+)\[(\w+)\](?: \[\w+\])? via (\S+)")
 # NCCL's src/transport/net_ib.cc and src/graph/paths.cc (ncclTopoCheckGdr); before 2.19 "Enabled for HCA 0 'mlx5_0'".
@@ -41,7 +41,7 @@ _PREFILL = re.compile(r"Prefill batch")
 _KV_TOKENS = re.compile(
     r"max_total_num_tokens=(\d+)|KV cache size: ([\d,]+) tokens|KV Cache is allocated\..*?#tokens: (\d+)"
 )
-_CONTEXT = re.compile(r"context_len=(\d+)|Using max model len (\d+)")
+_CONTEXT = re.compile(r"context_len=(\d+)|Using max model len (\d+)|n_ctx_slot = (\d+)")
 # What a traceback ends with.
 _EXCEPTION = re.compile(r"(?:^|[\]\s])((?:\w+\.)*\w*(?:Error|Exception)): (?P<text>.+)$")
 _CAPACITY = re.compile(r"GPU (\d{1,3}) has a total capacity of")
@@ -162,8 +162,7 @@ class _State:
             }
         if "NCCL" in text or "nccl" in text or " via " in text:
             self._take_nccl(text)
-        if "HTTP/" in text:
-            self._take_request(line)
+        self._take_request(line)
         self._take_batch(line)
         if self._kv_tokens is None and (match := _KV_TOKENS.search(text)):
             self._kv_tokens = _number(match)
@@ -218,6 +217,7 @@ class _State:
                 else "unknown"
             )
             meaning, advice, direction = log_faults.OUT_OF_MEMORY[when]
+            advice = (self._engine.memory_advice if self._engine else {}).get(when, advice)
         self._faults[fault.kind] = {
             "kind": fault.kind,
             "fatal": fault.fatal,
@@ -305,7 +305,7 @@ class _State:
                 _add_new(self._gdr["through"], match["path"].split("/", maxsplit=1)[0])
 
     def _take_request(self, line: Line) -> None:
-        match = _ACCESS.search(line.text)
+        match = (self._engine.request if self._engine else UVICORN_REQUEST).search(line.text)
         if not match:
             return
         path, code = match[2].partition("?")[0], values.number_in_name(match[3])
@@ -382,7 +382,7 @@ class _State:
             "age_s": round(now - last["at"], 1) if last["at"] is not None else None,
             "lines": self._batch_count,
             "median_tokens_per_s": round(statistics.median(busy), 2) if len(busy) >= LEAST_BATCHES else None,
-            "saturated": full and last["queue"] > 0,
+            "saturated": full and (last["queue"] or 0) > 0,
         }
 
 

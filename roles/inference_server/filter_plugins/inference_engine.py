@@ -13,8 +13,9 @@ engines = importlib.import_module("ansible.module_utils.gpu_server.engines")
 
 
 def plan_start(name: str, venv: str, model: str) -> dict[str, Any]:
-    """``{command, model_words, arguments}``: the words that start the engine, the model where it is a word of its own,
-    and the model as an argument where it is one."""
+    """``{command, model_words, arguments, names}``: the words that start the engine, the model where it is a word of
+    its own, the model as an argument where it is one, and what the engine calls the `host`, the `port` and the name by
+    which the model is `served`."""
     engine = engines.ENGINES.get(name)
     if engine is None:
         known = ", ".join(engines.ENGINES)
@@ -23,6 +24,11 @@ def plan_start(name: str, venv: str, model: str) -> dict[str, Any]:
         "command": engines.make_start_command(engine, venv),
         "model_words": [] if engine.model_flag else [model],
         "arguments": {engine.model_flag: model} if engine.model_flag else {},
+        "names": {
+            "host": engine.host_names[-1],
+            "port": engine.port_names[-1],
+            "served": engine.served_names[-1],
+        },
     }
 
 
