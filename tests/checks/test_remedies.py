@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import degraded
 import harness
 import pytest
 import remedy_rules
@@ -142,7 +143,7 @@ def test_what_was_tried_with_proxmox_is_what_says_so() -> None:
     asked = set()
     for path in broken_on_proxmox():
         broken = harness.overlay(path)
-        remedy = harness.judge_overlay(broken)[broken.check]["remedy"] or {"number": 0}
+        remedy = degraded.judge_broken(broken).results[broken.check]["remedy"] or {"number": 0}
         asked.add((broken.check, remedy["number"]))
     assert set(ON_PROXMOX) - asked == set()
 
@@ -150,7 +151,7 @@ def test_what_was_tried_with_proxmox_is_what_says_so() -> None:
 @pytest.mark.parametrize("path", broken_on_proxmox(), ids=lambda path: path.name[:-4])
 def test_proxmox_takes_the_commands_once_and_twice(path: Path, tmp_path: Path) -> None:
     broken = harness.overlay(path)
-    remedy = harness.judge_overlay(broken)[broken.check]["remedy"]
+    remedy = degraded.judge_broken(broken).results[broken.check]["remedy"]
     if remedy is None or (broken.check, remedy["number"]) not in ON_PROXMOX:
         return  # another remedy of this check fits
     lay_configurations(broken, tmp_path)

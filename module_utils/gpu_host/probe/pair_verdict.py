@@ -64,7 +64,7 @@ def expect_bandwidth(
         if rate is None:
             return {"gb_s": None, "basis": "%s of unknown speed" % path, "most_gb_s": None}
         full = links * rate
-        basis = "%s, %.0f GB/s a direction" % (path, full)
+        basis = "%s, %.0f GB/s per direction" % (path, full)
         return {"gb_s": round(SHARE_NVLINK * full, 1), "basis": basis, "most_gb_s": None}
     slowest = _slower_link(ends)
     if slowest is None:
@@ -73,13 +73,13 @@ def expect_bandwidth(
     share = SHARE_ACROSS_SOCKETS if apart else SHARE_ONE_NODE
     return {
         "gb_s": round(share * slowest[0], 1),
-        "basis": "%s%s, %.0f GB/s a direction" % (slowest[1], " " + path if path else "", slowest[0]),
+        "basis": "%s%s, %.0f GB/s per direction" % (slowest[1], " " + path if path else "", slowest[0]),
         "most_gb_s": _most(ends) if path and not path.startswith("NV") else None,
     }
 
 
 def _most(ends: tuple[dict[str, Any], dict[str, Any]]) -> float | None:
-    """GB/s a direction of the slower of both links at the best that card and slot can do."""
+    """GB/s per direction of the slower of both links at the best that card and slot can do."""
     found = []
     for gpu in ends:
         link = gpu.get("link") or {}
@@ -95,11 +95,11 @@ def name_impossible(rate: float | None, most: float | None) -> str | None:
     """A sentence where a pair was measured to copy faster than its PCIe link can carry."""
     if rate is None or most is None or rate <= IMPOSSIBLE_SHARE * most:
         return None
-    return "%.4g GB/s, where PCI Express carries %.3g GB/s a direction at most" % (rate, most)
+    return "%.4g GB/s, where PCI Express carries %.3g GB/s per direction at most" % (rate, most)
 
 
 def _slower_link(ends: tuple[dict[str, Any], dict[str, Any]]) -> tuple[float, str] | None:
-    """(GB/s a direction, in words) of the slower of both GPUs' PCIe links, as they ran while the probe worked."""
+    """(GB/s per direction, in words) of the slower of both GPUs' PCIe links, as they ran while the probe worked."""
     found = []
     for gpu in ends:
         link = gpu.get("link") or {}
