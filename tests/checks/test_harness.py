@@ -111,6 +111,7 @@ WRONG_PATH = "/sys/module/nvidia_uvm/parameters/uvm_disable_hmmm"
 
 
 @pytest.mark.parametrize("change", [{"text": "N\n"}, {"replace": {"Y": "N"}}], ids=["text", "replace"])
+@pytest.mark.slow
 def test_a_wrong_path_is_answered_with_the_message_alone(tmp_path: Path, change: dict[str, Any]) -> None:
     """What pytest prints of a fixture with a misspelt path: which path was meant, and no traceback."""
     copy = tmp_path / "checks"

@@ -41,6 +41,7 @@ def test_a_remedy_that_changes_something_says_what_it_stops_and_who_tried_it(key
 
 
 @pytest.mark.parametrize("key", [key for key, remedy in REMEDIES.items() if remedy.get("commands")], ids=str)
+@pytest.mark.slow
 def test_the_linter_reads_commands_that_no_broken_host_fills_in(key: tuple[str, int]) -> None:
     literal = [command for command in REMEDIES[key]["commands"] if not re.search(r"\{[{%]", command)]
     if literal:

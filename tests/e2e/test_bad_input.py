@@ -6,6 +6,8 @@ import gzip
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 HEALTHY = ROOT / "tests" / "fixtures" / "hosts" / "lxc-story.jsonl.gz"
 
@@ -67,6 +69,7 @@ def test_a_broken_bundle_is_named_with_file_and_line(play: Any, tmp_path: Path) 
     assert run.statuses("here")["p2p_granted"] == "pass"
 
 
+@pytest.mark.slow
 def test_a_broken_check_is_named_with_file_and_line(play: Any, tmp_path: Path) -> None:
     """Each host has a folder of checks of its own, and each is broken in another way."""
     hosts = {}

@@ -93,6 +93,7 @@ def test_a_limit_that_names_nothing_is_a_failure(play: Any) -> None:
 
 
 @together
+@pytest.mark.slow
 def test_check_mode_says_the_same_and_changes_nothing(play: Any, fleet: Any) -> None:
     run = play("validate.yml", arguments="--check")
     assert run.rc == fleet.rc
@@ -121,6 +122,7 @@ def test_a_healthy_part_is_ready_and_a_waiver_lets_a_host_pass(play: Any) -> Non
     assert "moved to Q35 next week" in run.text and "2999-12-31" in run.text
 
 
+@pytest.mark.slow
 def test_what_the_inventory_says_of_a_host_decides(play: Any) -> None:
     """One host after its waiver's day, one with other expectations, one with a misspelt one, one with none."""
     vm, ct = ({"gpu_host_bundle": str(HOSTS / (name + ".jsonl.gz"))} for name in ("kvm-story", "serving"))

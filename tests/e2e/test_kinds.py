@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 from ansible.module_utils.gpu_host.evidence import bundle as bundles
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -20,6 +21,7 @@ def bundle(name: str, **variables: Any) -> dict[str, Any]:
     return {"gpu_host_bundle": str(HOSTS / (name + ".jsonl.gz")), **variables}
 
 
+@pytest.mark.slow
 def test_machines_without_a_group_and_wrong_entries(play: Any) -> None:
     inventory = {
         "all": {
@@ -62,7 +64,7 @@ def test_acs_is_left_alone_on_a_proxmox_host_in_no_group_whose_vms_have_gpus(pla
 
 
 def test_an_unknown_tag_ends_the_run_and_is_named(play: Any) -> None:
-    run = play("validate.yml", arguments="--tags p2p,drvier")
+    run = play("validate.yml", arguments="--limit llm-ct --tags p2p,drvier")
     assert (
         run.rc != 0 and "There is no tag 'drvier'; did you mean driver?" in run.text and "Known tags: cuda," in run.text
     )

@@ -8,6 +8,8 @@ import tarfile
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "unit"))
 
 import loose_inputs
@@ -18,6 +20,7 @@ LOOSE = ROOT / "tests" / "fixtures" / "loose"
 HOSTS = ROOT / "tests" / "fixtures" / "hosts"
 
 
+@pytest.mark.slow
 def test_many_forms_in_one_run(play: Any, tmp_path: Path) -> None:
     report = loose_inputs.bug_report(bundle.load_bundle(str(HOSTS / "kvm-story.jsonl.gz")))
     (tmp_path / "nvidia-bug-report.log.gz").write_bytes(gzip.compress(report.encode()))
@@ -81,6 +84,7 @@ def test_one_matrix_is_one_screen(play: Any) -> None:
     assert "Recognised: matrix-granted.txt" in markdown and "loose pieces" in (run.reports / "report.html").read_text()
 
 
+@pytest.mark.slow
 def test_pieces_can_be_captured(play: Any, tmp_path: Path) -> None:
     inventory = {"all": {"hosts": {"case": {"gpu_host_bundle": str(LOOSE / "pasted-session.txt")}}}}
     captured = play("capture.yml", inventory, capture_dir=str(tmp_path))

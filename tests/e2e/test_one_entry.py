@@ -201,6 +201,7 @@ def test_a_made_up_engine_is_one_entry(scratch: Path) -> None:
     }
 
 
+@pytest.mark.slow
 def test_the_role_and_the_modules_take_a_made_up_engine(scratch: Path) -> None:
     engine = scratch / "engine"
     engine.write_text('#!/bin/sh\n[ "$1" = --tell-all ] && printf "options:\\n  --shards N   how many\\n"\n')

@@ -32,6 +32,7 @@ def test_a_case_for_each_check_and_host_with_the_report_s_words() -> None:
     assert "Traceback" not in done.stdout
 
 
+@pytest.mark.slow
 def test_a_part_by_tag() -> None:
     done = run_pytest("--hosts=ansible://h200-x2", "--ansible-inventory=inventory", "--check-tags=p2p")
     assert done.returncode == 0, done.stdout + done.stderr

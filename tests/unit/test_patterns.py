@@ -218,6 +218,7 @@ def test_every_pattern_is_found() -> None:
 
 
 @pytest.mark.parametrize("package", [*PACKAGES, "library", "plugins"])
+@pytest.mark.slow
 def test_time_grows_with_the_length_and_not_with_its_square(package: str) -> None:
     slow = {}
     for (text, flags), place in all_patterns().items():
