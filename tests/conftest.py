@@ -45,6 +45,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--degrade-all", action="store_true", help="tests/checks: degrade every record of every host, not a sample"
     )
+    parser.addoption(
+        "--few-ways", action="store_true", help="tests/checks: degrade each record in as few ways as `make test` does"
+    )
     parser.addoption("--write-known", action="store_true", help="tests/checks: write degraded_known.json anew")
 
 

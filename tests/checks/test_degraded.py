@@ -205,7 +205,8 @@ def reader_of(tried: Tried, violation: str) -> str:
 @pytest.mark.parametrize("path", FILES, ids=[path.name[:-4] for path in FILES])
 def test_what_could_not_be_read_is_never_good(path: Path, request: pytest.FixtureRequest, record_property: Any) -> None:
     everything = request.config.getoption("--degrade-all")
-    tried = Tried(harness.overlay(path), everything or request.config.getoption("--tier") != "fast")
+    few = request.config.getoption("--few-ways") or request.config.getoption("--tier") == "fast"
+    tried = Tried(harness.overlay(path), everything or not few)
     assert tried.judged.status(tried.check) == harness.overlay(path).status
     tried.run(everything)
     new = {what: why for what, why in tried.violations.items() if what not in known()}

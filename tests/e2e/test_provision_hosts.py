@@ -132,6 +132,7 @@ def test_from_a_bare_host_to_nothing_left_to_do(ansible: Any, tmp_path: Path) ->
     assert changed(again) == [], again.stdout
 
 
+@pytest.mark.long
 def test_a_fleet_stops_at_the_host_that_comes_out_worse(ansible: Any, tmp_path: Path) -> None:
     checks = tmp_path / "checks"
     checks.mkdir()

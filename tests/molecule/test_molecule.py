@@ -17,6 +17,8 @@ SCENARIOS = sorted(
     for path in (ROOT / "molecule").glob("*/molecule.yml")
     if not (path.parent / "environment.py").exists()
 )
+# Six minutes alone; tests/e2e/test_provision_hosts.py runs that role, too.
+LONG = {"nvidia_driver"}
 MAKE_HOSTS = ROOT / "tests" / "hosts" / "make_hosts.py"
 
 
@@ -35,7 +37,8 @@ def _why_not(scenario: str) -> str:
 def _in_its_group(scenario: str) -> Any:
     """Two scenarios at a time beside the other tests: those of servers wait for their servers most of the time."""
     group = "servers" if scenario.startswith("inference_server") else "hosts"
-    return pytest.param(scenario, marks=pytest.mark.xdist_group(group), id=scenario)
+    marks = [pytest.mark.xdist_group(group), *([pytest.mark.long] if scenario in LONG else [])]
+    return pytest.param(scenario, marks=marks, id=scenario)
 
 
 @pytest.mark.hosts
