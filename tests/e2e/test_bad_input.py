@@ -85,6 +85,7 @@ def test_a_broken_check_is_named_with_file_and_line(play: Any, tmp_path: Path) -
         assert "checks%d/mine.yml" % number in run.messages()[host], run.messages()[host]
 
 
+@pytest.mark.slow
 def test_a_report_that_cannot_be_written_fails_the_run(play: Any, blocked_reports: None) -> None:
     run = play("validate.yml", arguments="--limit llm-ct")
     assert run.statuses("llm-ct")["p2p_granted"] == "pass"

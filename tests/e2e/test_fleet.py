@@ -101,6 +101,7 @@ def test_check_mode_says_the_same_and_changes_nothing(play: Any, fleet: Any) -> 
         assert run.statuses(host) == fleet.statuses(host)
 
 
+@pytest.mark.slow
 def test_tags_choose_checks(play: Any) -> None:
     run = play("validate.yml", arguments="--limit llm-ct --tags p2p")
     chosen = run.results("llm-ct")

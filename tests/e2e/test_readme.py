@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
 BIN = Path(sys.executable).parent
@@ -64,6 +66,7 @@ def failed_syntax_checks(commands: list[list[str]]) -> list[str]:
     return list(json.loads(done.stdout.rpartition("RESULT ")[2]))
 
 
+@pytest.mark.slow
 def test_playbooks_take_these_arguments() -> None:
     commands = [command.split() for command in COMMANDS if command.startswith("ansible-playbook")]
     for words in commands:

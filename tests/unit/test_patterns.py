@@ -238,5 +238,6 @@ def test_time_grows_with_the_length_and_not_with_its_square(package: str) -> Non
         r"\s+$",
     ],
 )
+@pytest.mark.slow
 def test_the_attack_finds_what_is_slow(text: str) -> None:
     assert grows_too_fast(re.compile(text), harmless=SLOW_SECONDS / 10)  # also on a fast machine

@@ -250,6 +250,7 @@ def test_a_gpu_that_cannot_be_used_is_left_out_with_the_reason(
 
 
 @pytest.mark.parametrize(("free_mib", "buffer_mib"), [(10000, 8), (150, 8), (140, 4), (5, 1)])
+@pytest.mark.slow
 def test_buffers_shrink_to_what_is_free(library: Path, free_mib: int, buffer_mib: int) -> None:
     raw = run_probe(library, options={"buffer_mib": 8}, STANDIN_FREE_MIB=str(free_mib))
     assert raw["devices"][A]["opened"]["buffer_mib"] == buffer_mib

@@ -184,6 +184,7 @@ def replayed(probe: str, collective: str = "{}", **more: Any) -> dict[str, Any]:
     )
 )
 @settings(max_examples=300, deadline=None)
+@pytest.mark.slow
 def test_any_record_gives_facts_of_the_same_shape(raw: dict[str, Any]) -> None:
     found = replayed(json.dumps(raw), json.dumps({"arms": raw}))
     assert set(found) == {*p2p_probe._empty(), "errors", "unread"}
@@ -300,6 +301,7 @@ def test_bad_arguments_are_refused() -> None:
         p2p_facts.live(params)
 
 
+@pytest.mark.slow
 def test_the_module_runs_as_ansible_sends_it(library: Path, tmp_path: Path) -> None:
     """From a zip file in a temporary directory, in check mode, with the child's package inside."""
     (tmp_path / "nvidia-smi").write_text(

@@ -149,6 +149,7 @@ def test_check_mode_changes_nothing_and_says_the_same(host: Host) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_running_vm_keeps_running_until_told_otherwise(host: Host) -> None:
     host.card(GPUS[0], "vfio-pci")
     host.tool("qm", "start", "101")
@@ -185,6 +186,7 @@ def test_a_container_loses_its_hand_written_lines(host: Host) -> None:
     assert "dev0" not in host.read("/etc/pve/lxc/102.conf")
 
 
+@pytest.mark.slow
 def test_a_running_container(host: Host) -> None:
     host.tool("pct", "start", "102")
     result = host.configure("lxc", 102, [GPUS[1]])
@@ -213,6 +215,7 @@ def test_a_locked_guest(host: Host) -> None:
         host.configure("vm", 101, GPUS, machine="q35")
 
 
+@pytest.mark.slow
 def test_a_card_has_one_owner(host: Host) -> None:
     host.write("/etc/pve/qemu-server/103.conf", "name: other\nonboot: 1\nhostpci0: 0000:11:00.0\n")
     with pytest.raises(ValueError, match=r'0000:11:00\.0 belongs to VM 103 "other" \(starts at boot\)'):
@@ -221,6 +224,7 @@ def test_a_card_has_one_owner(host: Host) -> None:
     assert host.configure("vm", 101, GPUS, machine="q35")["changed"] is True
 
 
+@pytest.mark.slow
 def test_containers_share_a_card(host: Host) -> None:
     host.write(
         "/etc/pve/lxc/104.conf",
