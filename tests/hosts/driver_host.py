@@ -6,17 +6,17 @@ The kernel's modules are a directory over /sys/module and a modprobe that works 
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from ssh_host import SshHost, ask_over_ssh, run_over_ssh
+
 ROOT = Path(__file__).resolve().parents[2]
-SSH_OPTIONS = ["-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null", "-o", "LogLevel=ERROR"]
 MODPROBE = r"""#!/bin/sh
 echo "modprobe $*" >> /var/log/modprobe
 case "$1" in
@@ -50,26 +50,19 @@ for release in 6.1.0-test 6.1.0-other; do update-initramfs -c -k $release; done
 """
 
 
-class Machine:
-    """One host; `play` runs roles on it."""
+class Machine(SshHost):
+    """One host; `play` runs roles on it, and prints as Ansible does by itself."""
 
     def __init__(self, host: dict[str, Any], work: Path, packages: Path, group: str = "all") -> None:
-        self.host, self.work, self.packages = host, work, packages
-        self.inventory = work / "inventory.yml"
-        variables = {
-            "ansible_host": host["address"],
-            "ansible_user": "root",
-            "ansible_ssh_private_key_file": host["key"],
-            "ansible_ssh_common_args": " ".join(SSH_OPTIONS),
-            "ansible_python_interpreter": "/usr/bin/python3",
-        }
-        self.inventory.write_text(yaml.safe_dump({group: {"hosts": {host["name"]: variables}}}))
+        super().__init__(host, work, group)
+        self.packages = packages
 
-    def ssh(self, command: str, check: bool = True, **options: Any) -> str:
-        argv = ["ssh", "-i", self.host["key"], *SSH_OPTIONS, "root@" + self.host["address"], command]
-        done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=300, **options)
-        assert done.returncode == 0 or not check, done.stdout + done.stderr
-        return done.stdout
+    def ssh(self, command: str, check: bool = True, input: str | None = None) -> str:
+        return ask_over_ssh(self.host, command, input) if check else run_over_ssh(self.host, command, input).stdout
+
+    def environment(self) -> dict[str, str]:
+        own = {"ANSIBLE_STDOUT_CALLBACK": "default", "ANSIBLE_ROLES_PATH": str(ROOT / "roles")}
+        return {**super().environment(), **own}
 
     def play(self, role: str, *options: str, driver: dict[str, Any] | None = None, **variables: Any) -> Played:
         """The role alone; `driver` is laid over what the facts say of the driver, as no card is in a test host."""
@@ -90,22 +83,8 @@ class Machine:
         ]
         play = self.work / "play.yml"
         play.write_text(yaml.safe_dump([{"hosts": "all", "gather_facts": False, "tasks": tasks}]))
-        command = [str(Path(sys.executable).parent / "ansible-playbook"), "-i", str(self.inventory), str(play)]
-        command += ["-e", json.dumps(given), *options]
-        done = subprocess.run(
-            command, cwd=ROOT, env=self.environment(), capture_output=True, text=True, check=False, timeout=900
-        )
+        done = self.run_playbook(str(play), "-e", json.dumps(given), *options)
         return Played(done.returncode, done.stdout + done.stderr, self.host["name"])
-
-    def environment(self) -> dict[str, str]:
-        return {
-            **os.environ,
-            "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"),
-            "ANSIBLE_STDOUT_CALLBACK": "default",
-            "NO_COLOR": "1",
-            "ANSIBLE_ROLES_PATH": str(ROOT / "roles"),
-            "GPU_HOST_REPORTS_DIR": str(self.work / "reports"),
-        }
 
     def picture(self) -> str:
         """What a refusal must leave as it was."""

@@ -19,14 +19,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 import machine  # type: ignore[import-not-found]
+from ssh_host import SshHost, run_over_ssh
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = ROOT / "tests" / "fixtures" / "gpu_programs"
-SSH_OPTIONS = ["-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null", "-o", "LogLevel=ERROR"]
 # What is mounted when the host is made, as nspawn has no such directory, and what each boot lays over.
 AT_START = ("/sys/module",)
 AT_BOOT = (
@@ -103,55 +101,26 @@ def _bytes(line: dict[str, Any]) -> bytes:
     )
 
 
-class RecordedMachine:
+class RecordedMachine(SshHost):
     """The host; `kernel` is the tree on this machine that it has at /opt/kernel."""
 
     def __init__(self, make_host: Any, name: str, work: Path, recording: str) -> None:
         self.recorded = Recording(ROOT / "tests" / "fixtures" / "hosts" / (recording + ".jsonl.gz"))
-        self.work, self.kernel = work, work / "kernel"
+        self.kernel = work / "kernel"
         self._write_kernel()
         binds = ["--bind=%s:/opt/kernel" % self.kernel, "--bind-ro=%s:/opt/programs" % PROGRAMS]
         binds += ["--bind=%s%s:%s" % (self.kernel, place, place) for place in AT_START]
-        self.host = make_host(name, "trixie", *binds)
-        self.inventory = work / "inventory.yml"
-        variables = {
-            "ansible_host": self.host["address"],
-            "ansible_user": "root",
-            "ansible_ssh_private_key_file": self.host["key"],
-            "ansible_ssh_common_args": " ".join(SSH_OPTIONS),
-            "ansible_python_interpreter": "/usr/bin/python3",
-        }
-        self.inventory.write_text(yaml.safe_dump({"all": {"hosts": {name: variables}}}))
+        super().__init__(make_host(name, "trixie", *binds), work)
         self._install()
         self.boot()
 
-    def ssh(self, command: str, check: bool = True, timeout: int = 120) -> subprocess.CompletedProcess[str]:
-        argv = ["ssh", "-i", self.host["key"], *SSH_OPTIONS, "root@" + self.host["address"], command]
-        done = subprocess.run(
-            argv, capture_output=True, text=True, check=False, timeout=timeout, stdin=subprocess.DEVNULL
-        )
+    def ssh(self, command: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        done = run_over_ssh(self.host, command)
         assert done.returncode == 0 or not check, "%s\n%s%s" % (command, done.stdout, done.stderr)
         return done
 
     def play(self, playbook: str, *options: str, **variables: Any) -> subprocess.CompletedProcess[str]:
-        environment = {
-            **os.environ,
-            "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"),
-            "ANSIBLE_NOCOLOR": "1",
-            "GPU_HOST_REPORTS_DIR": str(self.work / "reports"),
-        }
-        program = str(Path(sys.executable).parent / "ansible-playbook")
-        command = [program, "-i", str(self.inventory), playbook, "-e", json.dumps(variables), *options]
-        return subprocess.run(
-            command,
-            cwd=ROOT,
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=600,
-            stdin=subprocess.DEVNULL,
-        )
+        return self.run_playbook(playbook, "-e", json.dumps(variables), *options)
 
     def reboot(self) -> None:
         """As somebody does who types it, and then what the boot brings."""
@@ -286,9 +255,3 @@ def _take_pending(xml: str, name: str) -> str:
         return re.sub("<current_%s>[^<]*" % name, "<current_%s>%s" % (name, now), match.group())
 
     return re.sub("<gpu id=.*?</gpu>", one, xml, flags=re.S)
-
-
-def edit_file(path: Path, old: str, new: str) -> None:
-    text = path.read_text()
-    assert old in text, "%s does not hold %r" % (path, old)
-    path.write_text(text.replace(old, new))

@@ -17,8 +17,9 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tests" / "hosts"), str(ROOT / "tests" / "roles")]
-from driver_host import SSH_OPTIONS, Machine
+from driver_host import Machine
 from remedies_run import BUILDS
+from ssh_host import run_over_ssh
 
 pytestmark = [pytest.mark.hosts, pytest.mark.long, pytest.mark.xdist_group("dkms")]
 MAKE_HOSTS = [sys.executable, str(ROOT / "tests/hosts/make_hosts.py")]
@@ -59,9 +60,8 @@ class Debian(Machine):
         """(facts of the driver, the result of the check)."""
         out = self.work / "seen.json"
         (self.work / "look.yml").write_text(PLAY % CHECK)
-        argv = [str(Path(sys.executable).parent / "ansible-playbook"), "-i", str(self.inventory)]
-        argv += [str(self.work / "look.yml"), "-e", json.dumps({"laid_over": LAID_OVER, "out": str(out)})]
-        done = subprocess.run(argv, cwd=ROOT, env=self.environment(), capture_output=True, text=True, check=False)
+        given = json.dumps({"laid_over": LAID_OVER, "out": str(out)})
+        done = self.run_playbook(str(self.work / "look.yml"), "-e", given)
         assert done.returncode == 0, done.stdout + done.stderr
         seen = json.loads(out.read_text())
         return seen["facts"]["driver"], seen["checks"][0]
@@ -70,8 +70,7 @@ class Debian(Machine):
         """The commands of the remedy, letter for letter, each question answered with yes; what they printed."""
         said = ""
         for command in result["remedy"]["commands"]:
-            argv = ["ssh", "-i", self.host["key"], *SSH_OPTIONS, "root@" + self.host["address"], command]
-            done = subprocess.run(argv, input="y\n" * 5, capture_output=True, text=True, check=False, timeout=3600)
+            done = run_over_ssh(self.host, command, "y\n" * 5, timeout=3600)
             said += "$ %s\n%s%s-> %d\n" % (command, done.stdout, done.stderr, done.returncode)
         return said
 

@@ -7,7 +7,6 @@ with ENXIO (no such device); one that they forbid, with EPERM, before the kernel
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -19,8 +18,8 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "hosts"))
 
 import apt_proxy
+from ssh_host import ask_over_ssh
 
-SSH_OPTIONS = ["-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null", "-o", "LogLevel=ERROR"]
 pytestmark = [pytest.mark.hosts, pytest.mark.xdist_group("hosts")]
 CTID = "102"
 GPUS = ["0000:%02x:00.0" % bus for bus in (0x01, 0x11, 0x61, 0x71, 0x81)]
@@ -71,10 +70,7 @@ def ssh(make_host: Callable[..., dict[str, Any]]) -> Callable[..., str]:
     )
 
     def run(command: str, text: str = "") -> str:
-        argv = ["ssh", "-i", host["key"], *SSH_OPTIONS, "root@" + host["address"], command]
-        done = subprocess.run(argv, input=text, capture_output=True, text=True, check=False, timeout=300)
-        assert done.returncode == 0, (command[:200] + "\n" + done.stdout + done.stderr)[-4000:]
-        return done.stdout
+        return ask_over_ssh(host, command, text)
 
     with apt_proxy.running() as proxy:
         run(

@@ -34,11 +34,7 @@ class Proxmox(Machine):
     def role(self, guests: list[dict[str, Any]], *options: str, **variables: Any) -> tuple[int, str]:
         """(number of changed tasks, or -1 where the run failed; what was printed)."""
         extra = json.dumps({"proxmox_passthrough_guests": guests, **variables})
-        playbook = str(Path(sys.executable).parent / "ansible-playbook")
-        command = [playbook, "-i", str(self.inventory), "playbooks/proxmox.yml", "-e", extra, *options]
-        done = subprocess.run(
-            command, cwd=ROOT, env=self.environment(), capture_output=True, text=True, check=False, timeout=300
-        )
+        done = self.run_playbook("playbooks/proxmox.yml", "-e", extra, *options)
         recap = [line for line in done.stdout.splitlines() if "changed=" in line and line.startswith(self.host["name"])]
         changed = int(recap[-1].partition("changed=")[2].split()[0]) if done.returncode == 0 and recap else -1
         return changed, done.stdout + done.stderr

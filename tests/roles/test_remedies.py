@@ -7,7 +7,6 @@ machine laid over a real one (tests/hosts/recorded_machine.py); what it breaks s
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tests" / "hosts"), str(ROOT / "tests" / "roles")]
 import recorded_machine  # type: ignore[import-not-found]
 import remedies_run  # type: ignore[import-not-found]
+import ssh_host  # type: ignore[import-not-found]
 from ansible.module_utils.gpu_checks import remedy_commands
 
 pytestmark = [pytest.mark.hosts, pytest.mark.xdist_group("remedies")]
@@ -203,16 +203,15 @@ def test_a_guest_that_could_not_start_again_is_not_stopped(
     inventory = yaml.safe_load(host.inventory.read_text())
     address = inventory["all"]["hosts"][host.host["name"]]
     inventory["all"]["hosts"][host.host["name"]] = {**address, "proxmox_host": "remedies-pve", "proxmox_vmid": 102}
-    node = {**address, "ansible_host": other["address"], "ansible_ssh_private_key_file": other["key"]}
+    node = ssh_host.describe_connection(other)
     inventory["all"]["children"] = {"proxmox_hosts": {"hosts": {"remedies-pve": node}}}
     path = tmp_path / "inventory.yml"
     path.write_text(yaml.safe_dump(inventory))
-    argv = ["ssh", "-i", other["key"], *recorded_machine.SSH_OPTIONS, "root@" + other["address"]]
     script = (
         "mkdir -p /etc/pve/qemu-server /etc/pve/lxc; for t in qm pct pvesh lxc-info; do ln -s /opt/pve/bin/$t "
         "/usr/local/sbin/$t; done; printf 'hostname: ct\\ndev0: /dev/nvidia-of-nobody\\n' > /etc/pve/lxc/102.conf"
     )
-    subprocess.run([*argv, script], check=True, capture_output=True, stdin=subprocess.DEVNULL)
+    ssh_host.ask_over_ssh(other, script)
     virt = "'#!/bin/sh\\n[ \"$1\" = --vm ] && echo none && exit 1\\necho lxc\\n'"
     host.ssh("cp /usr/local/sbin/systemd-detect-virt /tmp/virt; mount -o remount,size=64M /dev/shm")
     host.ssh("printf %s > /usr/local/sbin/systemd-detect-virt" % virt)
@@ -226,5 +225,4 @@ def test_a_guest_that_could_not_start_again_is_not_stopped(
         host.ssh("cp /tmp/virt /usr/local/sbin/systemd-detect-virt; mount -o remount,size=50% /dev/shm")
     assert code != 0 and "to do, on remedies-pve" in said, said
     assert "The guest would be stopped and could not start again" in said, said
-    config = subprocess.run([*argv, "cat /etc/pve/lxc/102.conf"], check=True, capture_output=True, text=True).stdout
-    assert "dev/shm" not in config
+    assert "dev/shm" not in ssh_host.ask_over_ssh(other, "cat /etc/pve/lxc/102.conf")
