@@ -10,15 +10,6 @@ description:
   - Looks for the check in the results of a validation that followed the remedy, and fails unless it passes.
   - Says whether what is left takes a reboot, by what the facts say of it.
 options:
-  check:
-    description: The id of the check.
-    type: str
-    required: true
-  checks:
-    description: The results of the host, as M(run_checks) returns them.
-    type: list
-    elements: dict
-    required: true
   machine:
     description: The machine on which the remedy was carried out.
     type: str
@@ -32,12 +23,9 @@ options:
     type: list
     elements: str
     default: []
-attributes:
-  check_mode:
-    support: full
-    description: Nothing of a host is changed, ever.
 extends_documentation_fragment:
-  - gpu_host.authors
+  - gpu_host
+  - gpu_host.judged
 """
 
 EXAMPLES = r"""

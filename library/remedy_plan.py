@@ -11,24 +11,12 @@ description:
     may be done.
   - Runs on the controller and changes nothing.
 options:
-  check:
-    description: The id of the check.
-    type: str
-    required: true
-  checks:
-    description: The results of the host, as M(run_checks) returns them.
-    type: list
-    elements: dict
-    required: true
   checks_dir:
     description: The directory of the checks. The default is C(checks) of this project.
     type: path
-attributes:
-  check_mode:
-    support: full
-    description: Nothing of a host is changed, ever.
 extends_documentation_fragment:
-  - gpu_host.authors
+  - gpu_host
+  - gpu_host.judged
 """
 
 EXAMPLES = r"""

@@ -22,7 +22,7 @@ sys.path.insert(0, str(ROOT / "scripts"))
 import fact_sources  # type: ignore[import-not-found]
 import remedies_page  # type: ignore[import-not-found]
 from ansible.module_utils.gpu_checks import check_files as loading
-from ansible.module_utils.gpu_checks import rules
+from ansible.module_utils.gpu_checks import remedy_plan, rules
 
 NOTE = "<!-- Written by `make docs` from %s. Change it there. -->\n\n"
 
@@ -112,7 +112,7 @@ def _remedy(remedy: dict[str, Any]) -> str:
     if remedy.get("risk"):
         text += "  Risk: %s\n" % _line(remedy["risk"])
     if remedy.get("disrupts"):
-        text += "  Stops: %s.\n" % remedies_page.STOPS[remedy["disrupts"]]
+        text += "  Stops: %s.\n" % remedy_plan.describe_disruption(remedy["disrupts"], "the machine")
     if remedy.get("commands"):
         text += (
             "\n  ```console\n"

@@ -8,15 +8,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "roles"))
 import remedies_run  # type: ignore[import-not-found]
+from ansible.module_utils.gpu_checks import remedy_plan
 
-# What the commands of a remedy stop (its `disrupts`).
-STOPS = {
-    "reboot": "the machine: a reboot",
-    "guest": "the guest",
-    "server": "the server",
-    "gpus": "what uses a GPU",
-    "nothing": "nothing",
-}
 TITLES = {
     "host": "Run on a systemd host",
     "proxmox": "Checked against the rules of Proxmox VE",
@@ -76,5 +69,13 @@ def render_remedies(files: dict[str, list[dict[str, Any]]]) -> str:
 def _render_row(row: tuple[str, str, int, dict[str, Any]], kind: str) -> str:
     subject, check, number, remedy = row
     last = remedy["tried"].partition(": ")[2] if kind == "none" else remedy.get("role", "")
-    cells = (check, number, subject, check, remedy["on"], STOPS[remedy["disrupts"]], last)
+    cells = (
+        check,
+        number,
+        subject,
+        check,
+        remedy["on"],
+        remedy_plan.describe_disruption(remedy["disrupts"], "the machine"),
+        last,
+    )
     return "| [%s, %d](checks/%s.md#%s) | %s | %s | %s |\n" % cells

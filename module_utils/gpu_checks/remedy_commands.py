@@ -10,15 +10,27 @@ import re
 import shlex
 from collections.abc import Iterator
 
-# Programs that change nothing, whatever their arguments are (in the forms that remedies use).
+# Programs that change nothing, but for the arguments in _CHANGES.
 _LOOKS = frozenset(
     re.findall(
         r"\S+",
-        "[ awk basename cat cut df dirname dmesg du echo env export false find free fuser grep head ibv_devinfo id "
+        "[ awk basename cat cut df dirname dmesg du echo export false find free fuser grep head ibv_devinfo id "
         "journalctl less ls lsblk lscpu lsmod lspci modinfo nvidia-bug-report.sh printf ps py-spy pwd readlink "
-        "sort ss stat systemd-detect-virt tail test tr true ulimit uname uniq wc xargs",
+        "sort ss stat systemd-detect-virt tail test tr true ulimit uname uniq wc",
     )
 )
+# What makes one of them change something.
+_CHANGES = {
+    "awk": r"system *\(|[>|]",
+    "dmesg": r"(?:^| )(?:-\w*[CcDEn]|--(?:clear|read-clear|console-\w+))",
+    "find": r"-(?:delete|exec|ok|f(?:print|ls))",
+    "fuser": r"(?:^| )-\w*k",
+    "journalctl": r"--(?:vacuum|rotate|flush|relinquish|setup-keys|update-catalog)",
+    "sort": r"(?:^| )(?:-\w*o|--output)",
+    "uniq": r"^(?:-\S+ )*[^-\s]\S* \S",
+}
+# Programs that run the rest of the line as a command, and which words stand before it.
+_RUNS = {"env": r"(?:\w+=\S* )*", "timeout": r"(?:-\S+ )*\S+ ", "xargs": r""}
 # Programs that change nothing where their arguments match. Of nvidia-smi, each of its options has to be one that asks.
 _ASKS = {
     "ansible": r".* -m inference_server_ready\b.*",
@@ -28,7 +40,7 @@ _ASKS = {
     "apt-cache": r"policy .*|show .*",
     "apt-mark": r"showhold",
     "cp": r"-a --backup=numbered \S+ \S+",  # a copy for later, of a name that nothing has
-    "curl": r"(?!.*(?:-X|--request|-d |--data)).*",
+    "curl": r"(?!.*(?:-X|--request|-d |--data|-[oOTF]|--output|--remote-name|--upload-file|--form)).*",
     "dkms": r"status",
     "docker": r"info|ps.*",
     "dpkg": r"-l.*",
@@ -46,7 +58,7 @@ _ASKS = {
     "pvesh": r"get .*",
     "qm": r"(?:config|list|pending|status)\b.*",
     "rpm": r"-q.*",
-    "sed": r"(?!.*(?:^| )(?:-i\S*|--in-place\S*)(?: |$)).*",
+    "sed": r"(?!.*(?:^| )(?:-i\S*|--in-place\S*)(?: |$))(?!.*[\s'/;]w ).*",
     "sysctl": r"(?!.*-w)(?!.*=).*",
     "systemctl": r"(?:status|cat|show|is-active|is-enabled|list-dependencies)\b.*",
 }
@@ -63,8 +75,16 @@ _DISRUPTS = (
 
 
 def find_changes(command: str) -> list[str]:
-    """The parts of a command that are not known to change nothing."""
-    return [part for part in split_command(command) if not _only_looks(part)]
+    """The parts of a command that are not known to change nothing; all of one that no shell could read."""
+    try:
+        return [part for part in split_command(command) if not _only_looks(part)]
+    except ValueError:
+        return [command]
+
+
+def reboots_only(command: str) -> bool:
+    """Whether a command is a reboot and nothing else."""
+    return find_disruption(command) == "reboot" and re.search(r"[;&|\n]", command) is None
 
 
 def find_disruption(command: str) -> str:
@@ -115,17 +135,14 @@ def _simple(words: list[str]) -> Iterator[str]:
 
 def _only_looks(part: str) -> bool:
     words = part.split()
-    if any(re.match(r"[\d&]?>", word) for word in words):
+    if "`" in part or "<(" in part or any(re.match(r"[\d&]?>", word) for word in words):
         return False
-    if words and words[0] == "timeout":
-        words = words[2:]
     if not words:
         return True
     program, arguments = words[0].rpartition("/")[2], " ".join(words[1:])
-    if program == "find":
-        return not re.search(r"-(?:delete|exec)", arguments)
-    if program == "fuser":
-        return not re.search(r"(?:^| )-\w*k", arguments)
-    if program == "xargs":
-        return not words[1:] or _only_looks(" ".join(words[1:]))
-    return program in _LOOKS or (program in _ASKS and bool(re.fullmatch(_ASKS[program], arguments)))
+    if program in _RUNS:
+        before = re.match(_RUNS[program], arguments + " ")
+        return before is not None and _only_looks(arguments[before.end() :])
+    if program in _LOOKS:
+        return program not in _CHANGES or re.search(_CHANGES[program], arguments) is None
+    return program in _ASKS and bool(re.fullmatch(_ASKS[program], arguments))

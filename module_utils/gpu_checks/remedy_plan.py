@@ -32,11 +32,11 @@ PLAYBOOKS = {
     "proxmox_passthrough": "proxmox.yml -b -l %s",
     "pci_acs": "pci_acs.yml -b -l %s",
 }
-STOPS = {
-    "reboot": "everything that runs on %s: the remedy takes a reboot",
+_STOPS = {
+    "reboot": "everything that runs on {machine}: the remedy takes a reboot",
     "guest": "the guest, and everything in it",
     "server": "the inference server; requests that run are lost",
-    "gpus": "every process that uses a GPU of %s",
+    "gpus": "every process that uses a GPU of {machine}",
     "nothing": "nothing",
 }
 
@@ -101,6 +101,11 @@ def _plan_of_failure(result: Facts, remedy: Facts, host: Facts, name: str, machi
     return plan
 
 
+def describe_disruption(disrupts: str, machine: str) -> str:
+    """What a remedy with this `disrupts` stops when it is carried out on `machine`."""
+    return _STOPS[disrupts].format(machine=machine)
+
+
 def _end(state: str, message: str) -> dict[str, Any]:
     return {
         "state": state, "message": message, "lines": [], "steps": [],
@@ -137,6 +142,11 @@ def _for_a_person(remedy: Facts, plan: Facts, name: str, machine: str) -> str:
         return "The role %s does it, by what the inventory says: ansible-playbook %s" % (plan["role"], command)
     if not plan["steps"] or all(step["looks"] for step in plan["steps"]):
         return "What has to be changed is told above; no command of this remedy changes anything."
+    *before, last = plan["steps"]
+    if any(step["reboots"] for step in before) or (
+        last["reboots"] and not remedy_commands.reboots_only(last["command"])
+    ):
+        return "The commands are for you to type: they reboot and go on, which is more than a reboot at the end."
     if remedy["on"] == "controller":
         return "The commands run on this machine, not on %s: type them here." % name
     return ""
@@ -167,8 +177,7 @@ def _lines(result: Facts, remedy: Facts, plan: Facts, name: str, machine: str) -
     if result.get("caused_by"):
         lines.append("it comes from %s: mend that first" % ", ".join(result["caused_by"]))
     lines.append("to do, on %s: %s" % (where, remedy["text"]))
-    stops = STOPS[plan["disrupts"]]
-    lines.append("stops: %s" % (stops % where if "%s" in stops else stops))
+    lines.append("stops: %s" % describe_disruption(plan["disrupts"], where))
     lines += ["risk: %s" % remedy["risk"]] if remedy["risk"] else []
     lines += ["%d. %s" % (number, step["command"]) for number, step in enumerate(plan["steps"], 1)]
     lines += ["it is seen by: %s" % remedy["verify"]] if remedy["verify"] else []

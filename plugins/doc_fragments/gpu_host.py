@@ -4,7 +4,8 @@ from __future__ import annotations
 
 
 class ModuleDocFragment:
-    """`gpu_host` of every module that changes nothing, `gpu_host.bundle` of those that read a recorded host too."""
+    """`gpu_host` of every module that changes nothing, `gpu_host.bundle` of those that read a recorded host too,
+    `gpu_host.judged` of those that are given the results of a host."""
 
     DOCUMENTATION = r"""
 author:
@@ -19,6 +20,20 @@ attributes:
 author:
   - The gpu-host-validation authors
 options: {}
+"""
+
+    # Of the actions that work on one check of a host's results.
+    JUDGED = r"""
+options:
+  check:
+    description: The id of the check.
+    type: str
+    required: true
+  checks:
+    description: The results of the host, as M(run_checks) returns them.
+    type: list
+    elements: dict
+    required: true
 """
 
     BUNDLE = r"""

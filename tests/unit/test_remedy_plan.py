@@ -58,6 +58,10 @@ def test_commands_that_can_be_run() -> None:
         (result(remedy={"on": "firmware"}), {}, "told", "firmware or the hardware"),
         (result(remedy={"by_hand": "mokutil asks"}), {}, "told", "for you to type: mokutil asks"),
         (result(remedy={"commands": ["lspci -nn"]}), {}, "told", "no command of this remedy changes anything"),
+        (result(remedy={"commands": ["update-grub && reboot"]}), {}, "told", "more than a reboot at the end"),
+        (result(remedy={"commands": ["reboot", "modprobe nvidia"]}), {}, "told", "more than a reboot at the end"),
+        (result(remedy={"commands": ["modprobe nvidia", "reboot"]}), {}, "ready", ""),
+        (result(remedy={"commands": ["echo 'not closed"]}), {}, "ready", ""),
         (result(remedy={"commands": []}), {}, "told", "no command of this remedy changes anything"),
         (
             result(remedy={"role": "nvidia_driver"}),
