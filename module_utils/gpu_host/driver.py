@@ -252,8 +252,12 @@ def _module_on_disk(evidence: Evidence, errors: Errors) -> dict[str, Any]:
     outcome = evidence.run(MODINFO_COMMAND, 10.0)
     if _is_not_found(outcome):
         # Debian's own packages call the file otherwise, which modprobe is told and modinfo is not.
-        name = modprobe.find_module_file(modprobe.read_configuration(evidence, Errors("driver")), "nvidia")
+        unread = Errors("driver")
+        name = modprobe.find_module_file(modprobe.read_configuration(evidence, unread), "nvidia")
         outcome = evidence.run(("modinfo", name), 10.0) if name else outcome
+        if not name and unread.entries:
+            errors.entries += unread.entries
+            return {**dict.fromkeys(("version", "flavor", "license", "signer", "path")), "known": False}
     fields: dict[str, str] = {}
     known = outcome.status == ABSENT or _is_not_found(outcome)
     if outcome.ok and outcome.rc == 0:

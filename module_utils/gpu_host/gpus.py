@@ -211,7 +211,7 @@ def _name_answer(state: dict[str, Any], first: Outcome, found: _Found, errors: E
             errors.add(found.source or " ".join(XML), "%s: no GPU was read" % (state["message"] or "no output"))
     elif first.status == OK:
         state["answered"] = False
-        errors.add(" ".join(XML), "exit code %s: %s" % (first.rc, state["message"] or "no output that can be read"))
+        errors.add(" ".join(XML), "%s: %s" % (first.ending, state["message"] or "no output that can be read"))
     elif first.status == NOT_CAPTURED:
         errors.unanswered(first)
     else:

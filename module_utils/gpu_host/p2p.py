@@ -79,7 +79,7 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
         elif answer.ok:
             said = (answer.text + " " + answer.error_text).split()
             errors.add(
-                " ".join(answer.argv), "exit code %s, no matrix: %s" % (answer.rc, " ".join(said)[:200] or "no output")
+                " ".join(answer.argv), "%s, no matrix: %s" % (answer.ending, " ".join(said)[:200] or "no output")
             )
         else:
             errors.unanswered(answer, absent_is_fine=True)

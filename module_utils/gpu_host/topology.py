@@ -83,7 +83,7 @@ def _nvlink_errors(
 def _unanswered(answer: Outcome, errors: Errors) -> None:
     if answer.ok:
         said = " ".join((answer.text + " " + answer.error_text).split())[:200]
-        errors.add(" ".join(answer.argv), "exit code %s: %s" % (answer.rc, said or "no output"))
+        errors.add(" ".join(answer.argv), "%s: %s" % (answer.ending, said or "no output"))
     else:
         errors.unanswered(answer, absent_is_fine=True)
 
@@ -100,7 +100,7 @@ def _nvlink(evidence: Evidence, names: dict[int, str], errors: Errors) -> dict[s
     if not whole:
         errors.add(
             " ".join(NVLINK),
-            "is cut off" if answer.rc == 0 else "exit code %s: what it printed may not be all" % answer.rc,
+            "is cut off" if answer.rc == 0 else "%s: what it printed may not be all" % answer.ending,
         )
     by_name = {_name("GPU%d" % index, names): nvlink.summarise_nvlink(links) for index, links in found.items()}
     if not whole and by_name:

@@ -35,6 +35,9 @@ def test_the_verdict_beside_the_input(name: str) -> None:
         assert passed == set(wanted["only_pass"])
     for check in wanted.get("unknown", ()):
         assert results[check]["status"] == "unknown", (check, results[check])
+    for check, words in wanted.get("says", {}).items():
+        assert words in " ".join((results[check]["found"] + " " + results[check]["remedy"]["text"]).split())
+    assert not any("exit code None" in result["reason"] + result["found"] for result in results.values())
 
 
 def test_nothing_of_one_line_is_ready() -> None:

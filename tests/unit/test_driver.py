@@ -132,6 +132,13 @@ def test_debian_s_own_module_has_another_name_on_disk() -> None:
     assert facts["mismatched"] == []
 
 
+def test_a_module_is_not_absent_where_its_name_could_not_be_read() -> None:
+    made = host().command("modinfo nvidia", "", 1, "modinfo: ERROR: Module nvidia not found.\n")
+    facts, errors = gathered(driver, made.directory("/etc/modprobe.d", status="denied"))
+    assert facts["on_disk"]["known"] is False and facts["on_disk"]["version"] is None
+    assert [entry["source"] for entry in errors if entry["needs_root"]] == ["/etc/modprobe.d"]
+
+
 def test_not_loaded_is_known_and_not_an_error() -> None:
     facts, errors = gathered(
         driver, Host().file("/proc/modules", "ext4 1 1 - Live 0x0\n").directory("/sys/bus/pci/devices", {})
@@ -311,6 +318,7 @@ class TestPackages:
             ("nvidia-driver-libs-3:580.95.05-1.el9.*\n", ["nvidia-driver"]),  # its name holds the other's
             ("*nvidia*580*\n", []),
             ("nvidia-driver*-3:580.95.05-1.el9.x86_64\n", []),
+            ("nvidia-driver*-3:580.95.05-1.el9.aarch64\n", []),
             ("nvidia-driver-3:575.57.08-1.el9.*\n", ["nvidia-driver", "nvidia-driver-libs"]),
             ("!nvidia-driver-3:580.95.05-1.el9.*\n", ["nvidia-driver", "nvidia-driver-libs"]),
         ],

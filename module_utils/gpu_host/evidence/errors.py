@@ -45,7 +45,7 @@ class Errors:
         """Record why a command gave no answer, its exit code included."""
         if outcome.ok and outcome.rc != 0:
             said = " ".join(outcome.error_text.split())[:200]
-            problem = "ended with exit code %s%s" % (outcome.rc, ": " + said if said else " and said nothing")
+            problem = "ended with %s%s" % (outcome.ending, ": " + said if said else " and said nothing")
             self.add(_source(outcome), problem, needs_root="ermission" in said or "not permitted" in said)
         else:
             self.unanswered(outcome, absent_is_fine)

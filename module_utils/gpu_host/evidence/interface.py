@@ -110,6 +110,11 @@ class Outcome(_Answer):
         return self.ok and self.rc == 0
 
     @property
+    def ending(self) -> str:
+        """ "exit code 9"; a pasted output has none."""
+        return "an unknown exit code" if self.rc is None else "exit code %s" % self.rc
+
+    @property
     def text(self) -> str:
         return self.stdout.decode("utf-8", "replace")
 

@@ -75,7 +75,7 @@ def _modules_inside(evidence: Evidence, errors: Errors, path: str) -> list[str] 
             said = outcome.error_text.strip()[:200]
             errors.add(
                 "%s %s" % (program, path),
-                "ended with exit code %s: %s" % (outcome.rc, said),
+                "ended with %s: %s" % (outcome.ending, said),
                 needs_root="ermission" in said,
             )
         else:

@@ -37,9 +37,7 @@ def explain_unread(outcome: Outcome, errors: Errors, quiet: bool) -> None:
     elif is_refused(outcome):
         errors.add(" ".join(outcome.argv), "needs root", needs_root=True)
     else:
-        errors.add(
-            " ".join(outcome.argv), "ended with exit code %s: %s" % (outcome.rc, outcome.error_text.strip()[:200])
-        )
+        errors.add(" ".join(outcome.argv), "ended with %s: %s" % (outcome.ending, outcome.error_text.strip()[:200]))
 
 
 def read_first_log(evidence: Evidence, errors: Errors) -> tuple[str, bool]:

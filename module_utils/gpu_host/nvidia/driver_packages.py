@@ -40,6 +40,7 @@ OTHER_PATTERNS = (
     "libnvidia-container*", "libnvidia-egl-*", "nvidia-driver-pinning*", "nvidia-driver-local-repo-*",
     "nvidia-driver-assistant", "libnvidia-ml-dev",
 )  # fmt: skip
+_RPM_ARCHITECTURES = ("x86_64", "aarch64", "noarch")
 # Names that only rpm has.
 _RPM_PATTERNS = ("kmod-nvidia*", "nvidia-kmod-common", "nvidia-fabric-manager*")
 
@@ -117,7 +118,8 @@ def _locks(lock: str, name: str, version: str) -> bool:
     pattern, or a bare name. `!` before it excludes that version, which holds nothing."""
     pattern = re.sub(r"-\d+:", "-", lock)
     whole = "%s-%s" % (name, version)
-    return lock == name or any(fnmatch.fnmatchcase(text, pattern) for text in (whole, whole + ".x86_64"))
+    texts = (whole, *("%s.%s" % (whole, architecture) for architecture in _RPM_ARCHITECTURES))
+    return lock == name or any(fnmatch.fnmatchcase(text, pattern) for text in texts)
 
 
 def _automatic_upgrades(evidence: Evidence, errors: Errors) -> bool | None:

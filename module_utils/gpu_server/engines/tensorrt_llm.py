@@ -18,6 +18,14 @@ import re
 from ..log.log_faults import Fault
 from .engine import Engine, make_phase
 
+# Releases take the one name or the other of each.
+_RENAMED = {
+    "--kv_cache_free_gpu_memory_fraction": "--free_gpu_memory_fraction",
+    "--extra_llm_api_options": "--config",
+    "--tp_size": "--tensor_parallel_size",
+    "--pp_size": "--pipeline_parallel_size",
+    "--ep_size": "--moe_expert_parallel_size",
+}
 ENGINE = Engine(
     name="tensorrt_llm",
     label="TensorRT-LLM",
@@ -114,18 +122,7 @@ ENGINE = Engine(
     context_names=("max-seq-len",),
     model_after=("serve", "trtllm-serve"),
     abbreviates=False,
-    renamed={
-        "--kv_cache_free_gpu_memory_fraction": "--free_gpu_memory_fraction",
-        "--extra_llm_api_options": "--config",
-        "--tp_size": "--tensor_parallel_size",
-        "--pp_size": "--pipeline_parallel_size",
-        "--ep_size": "--moe_expert_parallel_size",
-        "--free_gpu_memory_fraction": "--kv_cache_free_gpu_memory_fraction",
-        "--config": "--extra_llm_api_options",
-        "--tensor_parallel_size": "--tp_size",
-        "--pipeline_parallel_size": "--pp_size",
-        "--moe_expert_parallel_size": "--ep_size",
-    },
+    renamed={**_RENAMED, **{new: old for old, new in _RENAMED.items()}},
     server_info=("/version",),
     metrics_path="/prometheus/metrics",
     metrics={
