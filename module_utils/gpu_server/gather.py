@@ -89,9 +89,9 @@ def _gather(evidence: Evidence, params: dict[str, Any], errors: Errors) -> dict[
     `p2p_caches`. `gpu` (gpu_load.py), `port` (ports.py), `api` and `generation` (api.py; `ran` is None where the server
     could not be asked). `model`: the name by which requests ask for it, listed or else of the command line. `log`
     (log_reader.py, with `kind`, `path`, `age_s`), `nccl` (nccl.py), `packages`, `differences` (settings.py), `stall`
-    (stall.py, only in the state stalled), `busy` (whether requests run) and `busy_because`, `moving`. What the checks
-    ask beyond that: `exposed`, `key_set`, `p2p_cache_denies`, `rank_outliers`, `fault`, `nccl_known_faults`
-    (nccl_faults.py).
+    (stall.py, in the state stalled and where a process is stopped), `busy` (whether requests run) and `busy_because`,
+    `moving`. What the checks ask beyond that: `exposed`, `key_set`, `p2p_cache_denies`, `rank_outliers`, `fault`,
+    `nccl_known_faults` (nccl_faults.py).
     """
     for argv, limit in COMMANDS:
         evidence.start(argv, limit)
@@ -184,6 +184,9 @@ def _name_unknown(facts: dict[str, Any], unread: bool) -> None:
             None,
             "/health answers 200, and neither its log nor an answer to a request is known",
         )
+    if facts["state"] == "ready" and facts["ranks_missing"] is None and unread and not asked["answered"]:
+        facts["state"] = None
+        facts["why"] = "/health answers 200, and a process that could not be read may be a rank that is stopped"
     log["without_fault"] = False if log["fatal"] else (True if log["available"] and not log["gap"] else None)
 
 
@@ -405,7 +408,7 @@ def _read_api(
         base = "%s://%s:%d" % (scheme, address, port)
         facts["api"] = api.read_api(
             evidence, base, engine, errors, key=params.get("api_key"), light=bool(params.get("light")),
-            starts=_is_before_listening(facts["log"]),
+            starts=_is_before_ready(facts["log"]),
         )  # fmt: skip
     facts["model"] = facts["api"]["model"] or engines.find_served_name(
         facts["engine"], (facts["process"] or {}).get("arguments") or ()
@@ -426,12 +429,11 @@ def _read_api(
         )
 
 
-def _is_before_listening(log: dict[str, Any]) -> bool:
-    """Whether the log, read to its end, shows a start that has not come as far as its own port: whatever listens there
-    is another process."""
-    reached = {phase["name"] for phase in log["phases"]}
+def _is_before_ready(log: dict[str, Any]) -> bool:
+    """Whether the log, read to its end, shows a start that is not ready: what listens on the port may be another
+    process, and an engine that listens already says at once that it is not ready."""
     known = log["available"] and not log["gap"] and log["phase"] is not None
-    return bool(known and not log["ready"] and not reached & {"listening", "ready"})
+    return bool(known and not log["ready"])
 
 
 def _name_first_phase(facts: dict[str, Any]) -> None:
@@ -482,13 +484,20 @@ def _judge_busy(facts: dict[str, Any]) -> None:
 def _state(facts: dict[str, Any], scale: float) -> None:
     facts["stall"] = None
     facts["fault"] = facts["log"]["fatal"]
-    facts["state"], facts["why"] = _named_state(facts, scale)
+    # One that just answered was stopped for a moment only, as py-spy does it.
+    stopped = [] if facts["log"]["requests"].get("answered_now") else stall.find_stopped(facts)
+    facts["state"], facts["why"] = _named_state(facts, scale, stopped)
+    if facts["state"] == "stalled" or (facts["state"] == "unhealthy" and stopped):
+        log = facts["log"]
+        facts["stall"] = {
+            **stall.find_cause(facts), "phase": log["phase"], "since_s": log["age_s"],
+            "stopped": [one["pid"] for one in stopped],
+        }  # fmt: skip
     if facts["state"] == "stalled":
-        facts["stall"] = {**stall.find_cause(facts), "phase": facts["log"]["phase"], "since_s": facts["log"]["age_s"]}
         facts["why"] = "%s; %s" % (facts["why"], facts["stall"]["what"])
 
 
-def _named_state(facts: dict[str, Any], scale: float) -> tuple[str | None, str]:
+def _named_state(facts: dict[str, Any], scale: float, stopped: list[dict[str, Any]]) -> tuple[str | None, str]:
     process, unit, log, health = facts["process"], facts["unit"], facts["log"], facts["api"]["health"] or {}
     fault = log["fatal"]
     said = "%s: %s" % (fault["kind"].replace("_", " "), fault["exception"] or fault["line"]) if fault else ""
@@ -504,6 +513,8 @@ def _named_state(facts: dict[str, Any], scale: float) -> tuple[str | None, str]:
         if unit and unit["loaded"]:
             return ("failed", said) if fault else ("stopped", "%s is %s" % (unit["name"], unit["active"]))
         return ("failed", said) if fault else ("absent", "no process of a known engine, and no unit of one")
+    if stopped and (log["ready"] or health.get("answered")):
+        return "unhealthy", stall.describe_stopped(stopped)
     if health.get("code") == 200 and health["answered"]:
         return (
             ("unhealthy", said)
@@ -527,6 +538,8 @@ def _named_state(facts: dict[str, Any], scale: float) -> tuple[str | None, str]:
         if not health.get("answered") or log["available"] is None:
             return None, "/v1/models answers, and neither /health nor its log says whether it is ready"
         return "ready", "/v1/models answers, /health with %s, and there is no log of a start" % health.get("code")
+    if stopped:
+        return "stalled", "phase %s" % (phase or "unknown")
     if not facts["compilers"] and quiet is not None and quiet > stall.find_patience(phase, scale):
         return "stalled", "phase %s, no new line for %.0f s" % (phase or "unknown", quiet)
     return "starting", "phase %s" % (phase or "unknown")

@@ -62,6 +62,9 @@ def select_moving(facts: dict[str, Any]) -> dict[str, Any]:
 def find_cause(facts: dict[str, Any], before: dict[str, Any] | None = None) -> dict[str, str]:
     """The most likely reason for a start that does not move: ``{cause, what, advice}``."""
     ranks, gpu, log = facts["ranks"] or [], facts["gpu"], facts["log"]
+    stopped = find_stopped(facts)
+    if stopped:
+        return _verdict("rank_stopped", describe_stopped(stopped), _advise_stopped(stopped))
     stuck = [rank for rank in ranks if rank["state"] == "D"]
     if stuck:
         where = stuck[0]["wait_channel"] or "the kernel"
@@ -128,6 +131,24 @@ def find_cause(facts: dict[str, Any], before: dict[str, Any] | None = None) -> d
         "py-spy dump --pid of each rank shows where it is; NCCL_DEBUG=INFO and --soft-watchdog-timeout show more at "
         "the next start.",
     )
+
+
+def find_stopped(facts: dict[str, Any]) -> list[dict[str, Any]]:
+    """The server's process and ranks that a signal or a debugger has stopped (proc_pid_stat(5): T and t)."""
+    top = {**(facts["process"] or {"state": None}), "rank": None}
+    return [one for one in (top, *(facts["ranks"] or ())) if one["state"] in ("T", "t")]
+
+
+def describe_stopped(stopped: list[dict[str, Any]]) -> str:
+    names = ", ".join(
+        "%s (pid %d)" % ("the server" if one["rank"] is None else "rank %s" % one["rank"], one["pid"])
+        for one in stopped
+    )
+    return "%s %s stopped by a signal (SIGSTOP, SIGTSTP) or a debugger" % (names, "is" if len(stopped) == 1 else "are")
+
+
+def _advise_stopped(stopped: list[dict[str, Any]]) -> str:
+    return "End the debugger, or let it go on: kill -CONT %s" % " ".join(str(one["pid"]) for one in stopped)
 
 
 def _verdict(name: str, what: str, advice: str) -> dict[str, str]:

@@ -94,14 +94,14 @@ class Watch:
     def _stuck(self, facts: dict[str, Any], now: float, unmoved: dict[str, Any] | None) -> Verdict | None:
         quiet, phase = now - self._moved_at, facts["log"]["phase"]
         why = stall.find_cause(facts, unmoved)
-        if why["cause"] in ("rank_missing", "kernel"):
+        if why["cause"] in ("rank_missing", "rank_stopped", "kernel"):
             self._missing_since = now if self._missing_since is None else self._missing_since
             if now - self._missing_since >= MISSING_RANK_SECONDS * self.scale:
                 return self._stalled(facts, why, max(quiet, now - self._missing_since))
         else:
             self._missing_since = None
         # One look may find a log that has been silent for long; that nothing else moves takes a second look.
-        long_quiet = facts["state"] == "stalled" and unmoved is not None
+        long_quiet = facts["state"] == "stalled" and unmoved is not None and why["cause"] != "rank_stopped"
         if long_quiet or quiet > stall.find_patience(phase, self.scale):
             return self._stalled(facts, why, max(quiet, facts["log"]["age_s"] or 0.0) if long_quiet else quiet)
         if self.limit_s and now - (self.began or now) > self.limit_s:

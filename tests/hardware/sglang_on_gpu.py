@@ -320,6 +320,97 @@ def step_rank_killed(run: Run) -> dict[str, Any]:
     return seen
 
 
+def ask_ras(port: int = 28028) -> str:
+    """What NCCL's RAS service of a running job answers to `VERBOSE STATUS` (its text protocol, by hand)."""
+    said = b""
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=5) as sock:
+            sock.settimeout(20)
+            for line in (b"CLIENT PROTOCOL 2\n", b"TIMEOUT 10\n"):
+                sock.sendall(line)
+                said += sock.recv(4096)
+            sock.sendall(b"VERBOSE STATUS\n")
+            while part := sock.recv(65536):
+                said += part
+    except OSError as error:
+        said += ("\n[%s: %s]" % (type(error).__name__, error)).encode()
+    return said.decode("utf-8", "replace")
+
+
+def step_rank_stopped(run: Run) -> dict[str, Any]:
+    """One rank is stopped in the start, and goes on; then once more in a generation."""
+    port, seen = free_port(), {}
+    with started(run, "rank_stopped", port, {"disable-cuda-graph": True}, {}) as (_server, log):
+        deadline = time.monotonic() + 90
+        rank: dict[str, Any] = {}
+        while not rank and time.monotonic() < deadline:
+            ranks = facts_of(port, log, light=True, generate="never")["ranks"] or []
+            rank = ranks[-1] if len(ranks) == run.gpus else {}
+            time.sleep(0.3)
+        os.kill(rank["pid"], signal.SIGSTOP)
+        at_start, seen["timeline"] = watched(port, log)
+        os.kill(rank["pid"], signal.SIGCONT)
+        state, more = watched(port, log)
+        seen["timeline"] += ["goes on", *more]
+        ask(port, 64)
+        seen["ras_healthy"] = ask_ras()
+        asking = threading.Thread(target=ask_quietly, args=(port, 3500))
+        asking.start()
+        time.sleep(2)
+        os.kill(rank["pid"], signal.SIGSTOP)
+        time.sleep(8)
+        seen["facts"] = facts_of(port, log, generate="never")
+        seen["ras_stopped"] = ask_ras()
+        seen["validate"] = play(run, "validate.yml", log, "--tags", "server")
+        os.kill(rank["pid"], signal.SIGCONT)
+        time.sleep(3)
+        seen["after"] = facts_of(port, log, generate="always")
+        asking.join(30)
+    said = "\n".join(seen["validate"]["output"])
+    seen["expectations"] = {
+        "the start is said to be stuck": at_start == "stalled",
+        "the stopped rank is named": "is stopped by a signal" in " ".join(seen["timeline"]),
+        "it goes on and ends ready": state == "ready",
+        "a rank that is stopped while it serves is seen": seen["facts"]["state"] == "unhealthy",
+        "the command that lets it go on is printed": "kill -CONT %d" % rank["pid"] in said,
+        "the host is not ready": seen["validate"]["rc"] != 0,
+        "afterwards it serves again": seen["after"]["state"] == "ready",
+    }
+    return seen
+
+
+def ask_quietly(port: int, tokens: int) -> None:
+    with contextlib.suppress(OSError):
+        ask(port, tokens)
+
+
+def step_two_nodes(run: Run) -> dict[str, Any]:
+    """`--nnodes 2`, a GPU for each node, both on this machine: the first waits for the second, serves with it, and
+    loses it."""
+    port, other, rendezvous, seen = free_port(), free_port(), free_port(), {}
+    nodes = {"nnodes": "2", "dist-init-addr": "127.0.0.1:%d" % rendezvous, "disable-cuda-graph": True}
+    first = started(run, "node_0", port, {**nodes, "node-rank": "0"}, {"CUDA_VISIBLE_DEVICES": "0"})
+    second = started(run, "node_1", other, {**nodes, "node-rank": "1"}, {"CUDA_VISIBLE_DEVICES": "1"})
+    with first as (_zero, log):
+        time.sleep(50)
+        seen["alone"] = facts_of(port, log, generate="never")
+        with second as (one, other_log):
+            state, seen["timeline"] = watched(port, log)
+            seen["facts"] = facts_of(port, log, generate="always")
+            seen["other"] = facts_of(other, other_log, generate="always")
+            seen["validate"] = play(run, "validate.yml", log, "--tags", "server")
+            os.killpg(one.pid, signal.SIGKILL)
+            time.sleep(6)
+            seen["second_killed"] = facts_of(port, log, generate="always")
+    seen["expectations"] = {
+        "the first one alone is not ready": seen["alone"]["state"] == "starting",
+        "the start ends ready": state == "ready",
+        "a generation is answered": bool(seen["facts"]["generation"]["answered"]),
+        "without the second it is not ready": seen["second_killed"]["state"] != "ready",
+    }
+    return seen
+
+
 def step_without_p2p(run: Run) -> dict[str, Any]:
     return step_serving(run, "without_p2p", {}, {"NCCL_P2P_DISABLE": "1"})
 
@@ -336,6 +427,8 @@ STEPS: dict[str, tuple[int, Callable[[Run], dict[str, Any]]]] = {
     "port_in_use": (1, step_port_in_use),
     "without_p2p": (2, step_without_p2p),
     "without_custom_all_reduce": (2, step_without_custom_all_reduce),
+    "rank_stopped": (2, step_rank_stopped),
+    "two_nodes": (2, step_two_nodes),
     "memory_held_by_another": (1, step_memory_held_by_another),
     "does_not_fit": (1, step_does_not_fit),
 }

@@ -231,6 +231,8 @@ def test_a_real_sglang_starts_serves_and_is_stopped() -> None:
     [
         ("wrong_flag", "unrecognized_arguments", "--no-such-flag"),
         ("port_in_use", "port_in_use", "address already in use"),
+        ("tp2-port_in_use", "port_in_use", "address already in use"),
+        ("nodes2-first_waits", "worker_died", "Rank 0 scheduler died during initialization (exit code: -9)"),
     ],
 )
 def test_a_real_sglang_that_cannot_start(name: str, kind: str, word: str) -> None:
@@ -245,6 +247,7 @@ def test_a_real_sglang_that_cannot_start(name: str, kind: str, word: str) -> Non
     [
         ("tp2-serving", {"P2P": ["0->1", "1->0"]}),
         ("tp2-rank_killed", {"P2P": ["0->1", "1->0"]}),
+        ("tp2-rank_stopped", {"P2P": ["0->1", "1->0"]}),
         ("tp2-without_p2p", {"SHM": ["0->1", "1->0"]}),
     ],
 )

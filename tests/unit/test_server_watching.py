@@ -6,6 +6,7 @@ What the wait says of it, and that it says so by evidence.
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import sys
 import time
@@ -89,6 +90,19 @@ def test_a_rank_that_was_killed_is_named_at_once(tmp_path: Path) -> None:
         assert time.monotonic() - began < 14  # the patience for weights would be 15 s
     assert (verdict.state, verdict.cause) == ("stalled", "rank_missing")
     assert "rank 1 is gone" in verdict.message
+
+
+def test_a_rank_that_is_stopped_is_named_in_the_start_and_while_it_serves(tmp_path: Path) -> None:
+    with running(tmp_path, "slow") as server:
+        server.listens()
+        ranks = server.facts(light=True, generate="never")["ranks"]
+        os.kill(ranks[1]["pid"], signal.SIGSTOP)
+        verdict, _watch = server.wait(scale=0.02)
+        facts = server.facts(generate="never")
+    assert (verdict.state, verdict.cause) == ("stalled", "rank_stopped")
+    assert "rank 1 (pid %d) is stopped" % ranks[1]["pid"] in verdict.message
+    assert "kill -CONT %d" % ranks[1]["pid"] in verdict.advice
+    assert facts["stall"]["stopped"] == [ranks[1]["pid"]]
 
 
 def test_slow_but_moving_is_not_stuck(tmp_path: Path) -> None:

@@ -198,11 +198,12 @@ FAULTS: tuple[Fault, ...] = (
     _fault(
         "worker_died",
         r"Worker proc \S+ died unexpectedly|child process .*died|WorkerProc (?:initialization )?failed|Rank \d+ "
-        r"scheduler is dead"
+        r"scheduler (?:is dead|died during initialization)"
         r"|Scheduler or DataParallelController .* terminated with",
         True,
         "a worker process ended by itself (a signal, the kernel's OOM killer)",
-        "Look into the kernel log (OOM killer, Xid); exit code -4 is an illegal instruction.",
+        "Look into the kernel log (OOM killer, Xid); exit code -9 is the OOM killer or kill -9, -4 an illegal "
+        "instruction.",
     ),
     _fault(
         "peer_gone",
