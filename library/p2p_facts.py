@@ -44,14 +44,23 @@ options:
     default: false
   collective:
     description:
-      - Also run a checked all-reduce over all GPUs with NCCL, as configured and with P2P off, where O(python) has
-        PyTorch. V(auto) does so where such a Python is found.
+      - Also run a checked all-reduce over all GPUs by NCCL's own library, one process per GPU as configured and with
+        P2P off, and all GPUs in one process. V(auto) does so where C(libnccl.so.2) is found. No PyTorch is needed.
     type: str
     choices: [auto, 'true', 'false']
     default: auto
   python:
     description:
-      - The Python whose PyTorch runs the all-reduce, such as the inference server's own.
+      - A Python whose environment holds the NCCL to use, such as the inference server's own. Nothing of it is run
+        unless C(libnccl.so.2) does not lie where its packages usually do.
+    type: path
+  nccl_library:
+    description:
+      - The C(libnccl.so.2) to use, or its directory. Without this and O(python) it is looked for in running processes,
+        in the environments that systemd units start, beside this host's Python, below C(/opt) and C(/srv), and where
+        the loader looks.
+      - One that belongs to another user is loaded as that user. One that somebody else could have written, or that is
+        in a container, is only used if it is named.
     type: path
   environment:
     description:
@@ -76,7 +85,7 @@ EXAMPLES = r"""
     when_busy: force
     buffer_mib: 64
 
-- name: Include an all-reduce by the server's own PyTorch and NCCL settings
+- name: Include an all-reduce by the server's own NCCL and its settings
   p2p_facts:
     python: /opt/sglang/bin/python
     environment:
@@ -112,6 +121,7 @@ ARGUMENT_SPEC = {
     "loopback": {"type": "bool", "default": False},
     "collective": {"type": "str", "choices": ["auto", "true", "false"], "default": "auto"},
     "python": {"type": "path"},
+    "nccl_library": {"type": "path"},
     "environment": {"type": "dict", "default": {}},
     **fact_module.ARGUMENTS,
 }
@@ -136,7 +146,9 @@ def live(params: dict) -> ProbeEvidence:
     options = {"buffer_mib": params["buffer_mib"], "init_limit_s": params["init_limit"], "loopback": params["loopback"]}
     evidence = ProbeEvidence(options, params["time_limit"], unanswered=params["unanswered"])
     environment = {str(name): str(value) for name, value in params["environment"].items()}
-    evidence.commands[all_reduce.COLLECTIVE_COMMAND] = all_reduce.make_command(params["python"], environment)
+    evidence.commands[all_reduce.COLLECTIVE_COMMAND] = all_reduce.make_command(
+        params["nccl_library"], params["python"], environment
+    )
     return evidence
 
 

@@ -62,7 +62,7 @@ def gather(
       ``unmeasured_pairs``, ``wrong_control_pairs``, ``one_way_pairs``, ``corrupt_under_load``,
       ``collapsed_under_load``, ``skipped_gpus``, ``impossible_pairs`` (faster than PCI Express can be); and
       ``explanations``: by list, a sentence with figures for each entry
-    - ``collective``: see `all_reduce.facts`; ``common`` (added where the checks run): see
+    - ``collective``: see `all_reduce.summarise_all_reduce`; ``common`` (added where the checks run): see
     `bad_pairs.find_common_ground`
 
     `restrict` makes a live probe leave the GPUs alone (cuInit and the driver's claims only); a recorded one has none.
@@ -126,6 +126,8 @@ def _collective(evidence: Evidence, params: dict[str, Any], result: dict[str, An
             "ran": False if reason else None,
         }
     found = all_reduce.summarise_all_reduce(raw, None)
+    if found["ran"] is None:
+        errors.add("p2p_collective", "the all-reduce could not begin: %s" % found["reason"])
     if problems and found["verdict"] == "ok":
         found["verdict"] = None
     if found["ran"] and found["verdict"] is None:

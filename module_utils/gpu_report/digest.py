@@ -107,7 +107,7 @@ def _collective(found: dict[str, Any] | None) -> dict[str, Any]:
     kept = _some(found, _OF_THE_COLLECTIVE)
     kept["arms"] = {
         name: {
-            **_some(arm, ("state", "seconds", "detail", "torch", "nccl")),
+            **_some(arm, ("state", "seconds", "detail", "torch", "nccl", "cuda")),
             "sizes": parse_mapping(parse_mapping(arm).get("sizes")),
         }
         for name, arm in parse_mapping(parse_mapping(found).get("arms")).items()
