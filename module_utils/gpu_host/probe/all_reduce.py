@@ -41,6 +41,7 @@ READY_STAGE = "wait for the other arms"  # as gpu_probe/collective.py tells it
 RANKS = "import sys; sys.path.insert(0, sys.argv[1]); from gpu_probe.collective import main; main()"
 # Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM
 CHANNEL = re.compile(r"Channel \d+(?:/\d+)? : (\d+)\[\w+\] -> (\d+)\[\w+\](?: \[\w+\])? via (P2P/direct pointer|\S+)")
+BUILT_WITH = re.compile(r"NCCL version (\d{1,3}\.\d{1,3}\.\d{1,3})[^+\s]{0,16}\+cuda(\d{1,3}\.\d{1,3})")
 KEPT_LINES = 12
 # Failures that say nothing about the host's P2P: no all-reduce could be begun.
 NOT_BEGUN = frozenset({"library", "symbol", "memory", "taken"})
@@ -413,9 +414,9 @@ class _Arm:
                     _merge(result["sizes"], message, self._addresses)
             result["ready"] = result["ready"] and ready
         logs = "\n".join(_text(path) for path in sorted(glob.glob(os.path.join(directory, "nccl.*"))))
-        version = re.search(r"NCCL version (\d[\d.]*)\S*?\+cuda([\d.]+)", logs)
+        version = BUILT_WITH.search(logs)
         if version:
-            result["nccl"], result["cuda"] = result["nccl"] or version[1], version[2].rstrip(".")
+            result["nccl"], result["cuda"] = result["nccl"] or version[1], version[2]
         result["transports"] = parse_transports(logs, dict(enumerate(self._addresses)))
         result["warnings"] = sorted(
             {line.partition("NCCL WARN ")[2].strip()[:300] for line in logs.splitlines() if "NCCL WARN " in line}
