@@ -404,7 +404,7 @@ def collective_faults(machine: Machine) -> Any:
         arm = all_reduce._Arm(found["path"], addresses, {}, all_reduce.SIZES, found["owner"], False)
         arm.start()
         wait_until(lambda one=arm: one.is_ready(), 60)
-        arm._processes[1].send_signal(number)
+        arm.processes[1].send_signal(number)
         seen[name] = arm.run()
         machine.say("  %s: %s %s" % (name, seen[name]["state"], seen[name]["detail"]))
         machine.say("    RAS: %s" % seen[name]["ras"])

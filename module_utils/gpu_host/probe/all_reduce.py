@@ -7,53 +7,36 @@ A wrong value, a hang and a transport that NCCL did not take through P2P are all
 
 from __future__ import annotations
 
-import contextlib
 import glob
-import json
 import os
 import re
-import shutil
-import signal
 import socket
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from typing import Any
 
 from ..evidence import values
-from ..evidence.commands import KILL_GRACE_SECONDS, describe_stuck
-from ..nvidia import nccl_log, nccl_ras
+from ..nvidia import nccl_log
+from . import rank_processes
 from .nccl_library import find_library
+from .rank_processes import KEPT_LINES, START_LIMIT_S, read_messages, read_text
 from .worker_run import PACKAGES, read_signature
 
 COLLECTIVE_COMMAND = ("p2p_collective",)  # the name under which a bundle holds the result
 SIZES = (12 * 1024, 512 * 1024, 64 << 20, 256 << 20)  # 512 KiB: nccl#2418 fails from there on and passes below
 ARM_LIMIT_S = 90.0  # of one arm, its start not counted
 STEP_LIMIT_S = 15.0  # of one all-reduce and its repeats
-START_LIMIT_S = 60.0
 JOIN_LIMIT_S = 40.0  # until all ranks have made their communicator
 AT_ONCE = 8  # GPUs: with more, so many processes start that they are in one another's way
 ARMS: dict[str, dict[str, str]] = {"configured": {}, "p2p_disabled": {"NCCL_P2P_DISABLE": "1"}, "one_process": {}}
 ONE_PROCESS = "one_process"
-READY_STAGE = "wait for the other arms"  # as gpu_probe/collective.py tells it
 RANKS = "import sys; sys.path.insert(0, sys.argv[1]); from gpu_probe.collective import main; main()"
 # Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM
 CHANNEL = re.compile(r"Channel \d+(?:/\d+)? : (\d+)\[\w+\] -> (\d+)\[\w+\](?: \[\w+\])? via (P2P/direct pointer|\S+)")
 BUILT_WITH = re.compile(r"NCCL version (\d{1,3}\.\d{1,3}\.\d{1,3})[^+\s]{0,16}\+cuda(\d{1,3}\.\d{1,3})")
-KEPT_LINES = 12
 # Failures that say nothing about the host's P2P: no all-reduce could be begun.
 NOT_BEGUN = frozenset({"library", "symbol", "memory", "taken"})
-EXPLAINED = {
-    "library": "the library cannot be loaded",
-    "symbol": "the library lacks a function, it is too old or no NCCL",
-    "memory": "there is too little memory on a GPU",
-    "taken": "another process holds a GPU for itself",
-    "driver_too_old": "this NCCL was built for a newer CUDA than the driver has",
-    "nccl_too_old": "this NCCL has no code for these GPUs, it is too old for them",
-    "signal": "a rank was killed by a signal",
-}
 
 
 def make_command(library: str | None, python: str | None, environment: dict[str, str]) -> Any:
@@ -204,7 +187,7 @@ def _pairs_without_p2p(arm: dict[str, Any]) -> list[str] | None:
     return (found or None) if not all(transports.values()) or not transports else found
 
 
-class _Arm:
+class _Arm(rank_processes.RankProcesses):
     """One arm: its processes, from their start to their end."""
 
     def __init__(
@@ -216,238 +199,75 @@ class _Arm:
         owner: int | None,
         one_process: bool,
     ) -> None:
-        self._library, self._addresses, self._environment = library, list(addresses), environment
-        self._sizes, self._owner = list(sizes), owner
-        everyone = list(range(len(self._addresses)))
-        self._ranks = [everyone] if one_process else [[rank] for rank in everyone]
-        self._processes: list[subprocess.Popen[bytes]] = []
-        self._directory: str | None = None
-        self._ras_port = _free_port()
-        self._began = 0.0
+        everyone = list(range(len(addresses)))
+        ranks = [everyone] if one_process else [[rank] for rank in everyone]
+        self._port = _free_port()
+        super().__init__(ranks, addresses, owner, self._port)
+        self._library, self._environment, self._sizes = library, environment, list(sizes)
 
-    def start(self) -> None:
-        self._directory = tempfile.mkdtemp(prefix="gpu-host-collective-")
-        if self._owner is not None:
-            os.chown(self._directory, self._owner, -1)
-        self._began = time.monotonic()
-        for number in range(len(self._ranks)):
-            self._processes.append(self._start_one(number, self._directory))
-
-    def _start_one(self, number: int, directory: str) -> subprocess.Popen[bytes]:
+    def launch(self, number: int) -> tuple[list[str], dict[str, str], dict[str, Any], dict[str, Any]]:
         environment = {**os.environ, **self._environment}
         environment.pop("CUDA_VISIBLE_DEVICES", None)
         environment.update(
             NCCL_DEBUG="INFO",
             NCCL_DEBUG_SUBSYS="INIT,ENV,P2P,SHM,NET",
-            NCCL_DEBUG_FILE=os.path.join(directory, "nccl.%p"),
-            NCCL_RAS_ADDR="127.0.0.1:%d" % self._ras_port,
+            NCCL_DEBUG_FILE=os.path.join(self.directory, "nccl.%p"),
+            NCCL_RAS_ADDR="127.0.0.1:%d" % self._port,
         )
-        with (
-            open(os.path.join(directory, "out.%d" % number), "wb") as out,
-            open(os.path.join(directory, "err.%d" % number), "wb") as err,
-        ):
-            process = subprocess.Popen(
-                [sys.executable, "-I", "-c", RANKS, PACKAGES],
-                stdin=subprocess.PIPE,
-                stdout=out,
-                stderr=err,
-                env=environment,
-                cwd=directory,
-                start_new_session=True,
-            )
         options = {
             "library": self._library,
-            "ranks": self._ranks[number],
-            "addresses": self._addresses,
+            "ranks": self.ranks[number],
+            "addresses": self.addresses,
             "sizes": self._sizes,
-            "store": directory,
+            "store": self.directory,
             "step_limit_s": STEP_LIMIT_S,
             "init_limit_s": START_LIMIT_S,
             "join_limit_s": JOIN_LIMIT_S,
-            "owner": self._owner,
-            "parent": os.getpid(),
+            "owner": self.owner,
         }
-        self._write(process, json.dumps(options).encode("ascii") + b"\n")
-        return process
-
-    @staticmethod
-    def _write(process: subprocess.Popen[bytes], data: bytes) -> None:
-        assert process.stdin
-        try:
-            process.stdin.write(data)
-            process.stdin.flush()
-        except (BrokenPipeError, ValueError):
-            pass  # it has ended; its exit status says why
-
-    def is_ready(self) -> bool:
-        """Whether all ranks have joined and wait to begin."""
-        return all(self._told(number).get("stage") == READY_STAGE for number in range(len(self._processes)))
+        return [sys.executable, "-I", "-c", RANKS, PACKAGES], environment, options, {}
 
     def run(self) -> dict[str, Any]:
         """Start what is not started, let the ranks begin, and wait for their end.
 
-        ``{state, ready, detail, failure, waiting, hang_signature, ras, seconds, start_seconds, nccl, cuda, sizes,
-        transports, warnings, errors}``. state: finished | failed | hung | left_behind. `failure` ``{kind, rank,
-        pci_address, function, code, name, text}`` is the first that a rank told, or how it ended. `waiting`: by rank,
-        where it waited while nothing went on. `ras`: what NCCL itself says of a hang (see
-        `nccl_ras.summarise_status`).
+        What `RankProcesses.wait` gives, and ``{ready, seconds, start_seconds, nccl, cuda, sizes, transports, warnings,
+        diagnostics, errors}``.
         """
-        if self._directory is None:
+        if not self.processes:
             self.start()
-        assert self._directory
-        for process in self._processes:
-            self._write(process, b"go\n")
+        self.begin()
         try:
-            result = {**self._wait(time.monotonic() + ARM_LIMIT_S)}
-            result["seconds"] = round(time.monotonic() - self._began, 1)
+            result = self.wait(time.monotonic() + ARM_LIMIT_S)
+            result["seconds"] = round(time.monotonic() - self.began, 1)
             return {**self._measured(), **result}
         finally:
             self.end()
 
-    def _wait(self, deadline: float) -> dict[str, Any]:
-        result: dict[str, Any] = {
-            "state": "finished", "detail": None, "failure": None, "waiting": [], "hang_signature": None, "ras": None,
-        }  # fmt: skip
-        while True:
-            codes = [process.poll() for process in self._processes]
-            told = [self._told(number) for number in range(len(self._processes))]
-            failed = [number for number, code in enumerate(codes) if code]
-            if failed:
-                # The one that said why first: where one rank fails, the others lose their connection to it.
-                first = min(failed, key=lambda number: _rank_of_failure(codes[number], told[number]))
-                failure = self._failure(first, codes[first], told[first])
-                return {**result, "state": "failed", "failure": failure, "detail": describe_failure(failure)}
-            if all(code == 0 for code in codes):
-                return result
-            now = time.monotonic()
-            if now > deadline or any(
-                said.get("overdue") or now > said.get("at", now) + said.get("limit_s", START_LIMIT_S)
-                for said, code in zip(told, codes)
-                if code is None
-            ):
-                return {**result, **self._hang(told, codes)}
-            time.sleep(0.02)
-
-    def _told(self, number: int) -> dict[str, Any]:
-        """The last stage that a process told, and what it said of its end:
-
-        ``{stage, at, limit_s, overdue, failed}``.
-        """
-        found: dict[str, Any] = {}
-        for message in _json_lines(os.path.join(self._directory or "", "out.%d" % number)):
-            if "stage" in message:
-                found.update(message)
-            found.update({key: message[key] for key in ("overdue", "failed") if key in message})
-        return found
-
-    def _failure(self, number: int, code: int | None, told: dict[str, Any]) -> dict[str, Any]:
-        rank = self._ranks[number][0]
-        failure = dict.fromkeys(("kind", "function", "code", "name", "text"))
-        failure.update(told.get("failed") or {})
-        if not told.get("failed"):
-            failure.update(kind="signal" if (code or 0) < 0 else "exit", name=_ending(code), text=told.get("stage"))
-        only = len(self._ranks[number]) == 1
-        failure.update(rank=rank if only else None, pci_address=self._addresses[rank] if only else None)
-        return failure
-
-    def _hang(self, told: list[dict[str, Any]], codes: list[int | None]) -> dict[str, Any]:
-        """What there is to say of ranks that wait; then they are ended."""
-        now = time.monotonic()
-        waiting = [
-            "%s waits in '%s' for %.0f s" % (self._name(number), said.get("stage", "start"), now - said.get("at", now))
-            for number, (said, code) in enumerate(zip(told, codes))
-            if code is None
-        ]
-        seen = read_signature()
-        ras = nccl_ras.summarise_status(nccl_ras.ask_status("127.0.0.1", self._ras_port))
-        stuck = next((number for number, code in enumerate(codes) if code is None), 0)
-        where = describe_stuck(self._processes[stuck].pid)
-        state = "hung" if self.end_processes() else "left_behind"
-        late = ras["late_ranks"]
-        said = "; NCCL says that rank%s %s %s behind the others" % (
-            "" if len(late) == 1 else "s", ", ".join(map(str, late)), "is" if len(late) == 1 else "are",
-        ) if late else ""  # fmt: skip
-        detail = "%s%s (process %d: %s)" % ("; ".join(waiting[:KEPT_LINES]), said, self._processes[stuck].pid, where)
-        return {"state": state, "detail": detail, "waiting": waiting, "hang_signature": seen, "ras": ras}
-
-    def _name(self, number: int) -> str:
-        ranks = self._ranks[number]
-        if len(ranks) > 1:
-            return "the process with all ranks"
-        return "rank %d (%s)" % (ranks[0], self._addresses[ranks[0]])
-
-    def end_processes(self) -> bool:
-        """Whether all are gone."""
-        for process in self._processes:
-            if process.poll() is None:
-                try:
-                    os.killpg(process.pid, signal.SIGKILL)
-                except OSError:
-                    process.kill()
-        gone = True
-        for process in self._processes:
-            if process.stdin and not process.stdin.closed:
-                with contextlib.suppress(OSError):  # what was to be written is lost with its reader
-                    process.stdin.close()
-            try:
-                process.wait(KILL_GRACE_SECONDS)
-            except subprocess.TimeoutExpired:
-                gone = False
-        return gone
-
-    def end(self) -> None:
-        self.end_processes()
-        if self._directory:
-            shutil.rmtree(self._directory, ignore_errors=True)
-
     def _measured(self) -> dict[str, Any]:
         """What the ranks wrote and what NCCL logged."""
-        directory = self._directory or ""
         result: dict[str, Any] = {"ready": True, "start_seconds": None, "nccl": None, "cuda": None, "sizes": {}}
-        for number in range(len(self._ranks)):
+        for number in range(len(self.ranks)):
             ready = False
-            for message in _json_lines(os.path.join(directory, "out.%d" % number)):
+            for message in read_messages(self.path_of("out", number)):
                 if message.get("ready"):
                     ready, result["nccl"] = True, message["nccl"]
-                    result["start_seconds"] = max(result["start_seconds"] or 0.0, round(message["at"] - self._began, 2))
+                    result["start_seconds"] = max(result["start_seconds"] or 0.0, round(message["at"] - self.began, 2))
                 elif "size_bytes" in message:
-                    _merge(result["sizes"], message, self._addresses)
+                    _merge(result["sizes"], message, self.addresses)
             result["ready"] = result["ready"] and ready
-        logs = "\n".join(_text(path) for path in sorted(glob.glob(os.path.join(directory, "nccl.*"))))
+        logs = "\n".join(read_text(path) for path in sorted(glob.glob(os.path.join(self.directory, "nccl.*"))))
         version = BUILT_WITH.search(logs)
         if version:
             result["nccl"], result["cuda"] = result["nccl"] or version[1], version[2]
-        result["transports"] = parse_transports(logs, dict(enumerate(self._addresses)))
+        result["transports"] = parse_transports(logs, dict(enumerate(self.addresses)))
         result["warnings"] = sorted(
             {line.partition("NCCL WARN ")[2].strip()[:300] for line in logs.splitlines() if "NCCL WARN " in line}
         )[:KEPT_LINES]
-        told = "\n".join(_text(os.path.join(directory, "out.%d" % number)) for number in range(len(self._ranks)))
+        told = "\n".join(read_text(self.path_of("out", number)) for number in range(len(self.ranks)))
         result["diagnostics"] = nccl_log.find_diagnostics(logs + "\n" + told)
-        errors = [
-            _text(os.path.join(directory, "err.%d" % number)).strip().splitlines()[-1:]
-            for number in range(len(self._ranks))
-        ]
+        errors = [read_text(self.path_of("err", number)).strip().splitlines()[-1:] for number in range(len(self.ranks))]
         result["errors"] = sorted({line[0][:300] for line in errors if line})[:KEPT_LINES]
         return result
-
-
-def _rank_of_failure(code: int | None, told: dict[str, Any]) -> tuple[bool, bool, float]:
-    """What sorts the cause before those that only lost their connection to it."""
-    failed = told.get("failed") or {}
-    return (code or 0) >= 0, failed.get("name") == "ncclRemoteError" or not failed, told.get("at", 0.0)
-
-
-def describe_failure(failure: dict[str, Any]) -> str:
-    """One sentence: which rank, which call, what it returned, what NCCL said of it, what that means."""
-    who = "rank %d (%s)" % (failure["rank"], failure["pci_address"]) if failure["rank"] is not None else "the process"
-    kind = str(failure["kind"])
-    if kind in ("signal", "exit"):
-        where = " in the stage '%s'" % failure["text"] if failure["text"] else ""
-        return "%s ended with %s%s" % (who, failure["name"], where)
-    call = "%s returned %s" % (failure["function"], failure["name"]) if failure["function"] else str(failure["name"])
-    text = ": %s" % failure["text"] if failure["text"] else ""
-    means = " (%s)" % EXPLAINED[kind] if kind in EXPLAINED else ""
-    return "%s: %s%s%s" % (who, call, text, means)
 
 
 def parse_transports(log: str, ranks: dict[int, str]) -> dict[str, list[str]]:
@@ -494,38 +314,9 @@ def _merge(sizes: dict[str, Any], message: dict[str, Any], addresses: Sequence[s
         entry["iterations"], entry["rounds"] = len(seconds), message.get("rounds")
 
 
-def _json_lines(path: str) -> list[dict[str, Any]]:
-    messages = []
-    for line in _text(path).splitlines():
-        try:
-            message = values.json_value(line)
-        except ValueError:
-            continue  # what a library prints on standard output
-        if isinstance(message, dict) and {"stage", "ready", "size_bytes", "overdue", "failed"} & set(message):
-            messages.append(message)
-    return messages
-
-
 def _free_port() -> int:
     """A port of this machine that nobody listens on: NCCL's own, 28028, may be a server's."""
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         port: int = one.getsockname()[1]
         return port
-
-
-def _text(path: str) -> str:
-    try:
-        with open(path, "rb") as handle:
-            return handle.read(1 << 23).decode("utf-8", "replace")
-    except OSError:
-        return ""
-
-
-def _ending(code: int | None) -> str:
-    if code is None or code >= 0:
-        return "exit status %s" % code
-    try:
-        return "signal %s" % signal.Signals(-code).name
-    except ValueError:
-        return "signal %d" % -code
