@@ -42,6 +42,10 @@ options:
   probe_nccl:
     description: The libnccl.so.2 of the all-reduce, or its directory.
     type: path
+  probe_engine_all_reduce:
+    description: Whether the engine's own all-reduce is run too.
+    type: bool
+    default: false
   probe_environment:
     description: The environment of the all-reduce.
     type: dict

@@ -62,6 +62,14 @@ options:
       - One that belongs to another user is loaded as that user. One that somebody else could have written, or that is
         in a container, is only used if it is named.
     type: path
+  engine_all_reduce:
+    description:
+      - Also run the engine's own all-reduce (the custom all-reduce of SGLang and vLLM) against the exact sum, by
+        O(python) or a Python with such an engine that a systemd unit starts or that stands below C(/opt) or C(/srv).
+        It imports PyTorch and the engine, which takes half a minute, and an engine may compile its kernels into its
+        cache.
+    type: bool
+    default: false
   environment:
     description:
       - The environment of the all-reduce beyond the module's own, such as the server's NCCL_ variables.
@@ -107,11 +115,12 @@ from ansible.module_utils.gpu_host import p2p_probe
 from ansible.module_utils.gpu_host.evidence import fact_module
 from ansible.module_utils.gpu_host.evidence.errors import Errors
 from ansible.module_utils.gpu_host.evidence.interface import Evidence
-from ansible.module_utils.gpu_host.probe import all_reduce
+from ansible.module_utils.gpu_host.probe import all_reduce, engine_all_reduce
 from ansible.module_utils.gpu_host.probe.worker_run import ProbeEvidence
 
 # So that Ansible sends the child's package along.
 from ansible.module_utils.gpu_probe import collective, worker  # noqa: F401
+from ansible.module_utils.gpu_probe import engine_all_reduce as engine_program  # noqa: F401
 
 ARGUMENT_SPEC = {
     "when_busy": {"type": "str", "choices": ["skip", "force"], "default": "skip"},
@@ -122,6 +131,7 @@ ARGUMENT_SPEC = {
     "collective": {"type": "str", "choices": ["auto", "true", "false"], "default": "auto"},
     "python": {"type": "path"},
     "nccl_library": {"type": "path"},
+    "engine_all_reduce": {"type": "bool", "default": False},
     "environment": {"type": "dict", "default": {}},
     **fact_module.ARGUMENTS,
 }
@@ -149,6 +159,7 @@ def live(params: dict) -> ProbeEvidence:
     evidence.commands[all_reduce.COLLECTIVE_COMMAND] = all_reduce.make_command(
         params["nccl_library"], params["python"], environment
     )
+    evidence.commands[engine_all_reduce.ENGINE_COMMAND] = engine_all_reduce.make_command(params["python"], environment)
     return evidence
 
 

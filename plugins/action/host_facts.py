@@ -32,6 +32,7 @@ _ARGUMENT_SPEC = {
     "probe": {"type": "str", "choices": [*_MODES, "force"], "default": "auto"},
     "probe_python": {"type": "path"},
     "probe_nccl": {"type": "path"},
+    "probe_engine_all_reduce": {"type": "bool", "default": False},
     "probe_environment": {"type": "dict", "default": {}},
     "server": {"type": "str", "choices": list(_MODES), "default": "auto"},
     "server_unit": {"type": "str"},
@@ -90,6 +91,7 @@ class ActionModule(Facts):  # type: ignore[misc]
                         "python": args["probe_python"],
                         "nccl_library": args["probe_nccl"],
                         "environment": args["probe_environment"],
+                        "engine_all_reduce": args["probe_engine_all_reduce"] or None,
                     },
                 )
             )

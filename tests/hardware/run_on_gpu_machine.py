@@ -30,7 +30,7 @@ benchmark.importable()
 from ansible.module_utils.gpu_host import p2p_probe
 from ansible.module_utils.gpu_host.evidence import bundle
 from ansible.module_utils.gpu_host.evidence.errors import Errors
-from ansible.module_utils.gpu_host.probe import all_reduce, nccl_library, worker_run
+from ansible.module_utils.gpu_host.probe import all_reduce, engine_all_reduce, nccl_library, worker_run
 
 # Holds most of each GPU's memory and keeps every GPU busy until standard input ends, as a loaded server does.
 HOLDER = """
@@ -421,6 +421,38 @@ def collective_faults(machine: Machine) -> Any:
     return seen
 
 
+def engine_own(machine: Machine) -> Any:
+    """SGLang's own all-reduce, by both of its kernels. GPU_HOST_ENGINE_PATH: where its packages are (PYTHONPATH)."""
+    environment = {"PYTHONPATH": os.environ.get("GPU_HOST_ENGINE_PATH", "/tmp/site")}
+    # Where GPUs are shared, multicast objects are left alone.
+    for name, value in (
+        ("NCCL_NVLS_ENABLE", "0"),
+        ("TORCH_SYMM_MEM_DISABLE_MULTICAST", "1"),
+        ("NVSHMEM_DISABLE_NVLS", "1"),
+    ):
+        environment[name] = os.environ.get(name, value)
+    addresses = [row["pci_address"] for row in worker_run.read_signature()]
+    python = find_torch()
+    found = engine_all_reduce.find_engine(python, environment) if python else {"engine": None}
+    machine.say("  %s" % found)
+    if found["engine"] is None or len(addresses) < 2:
+        return found
+    seen = {}
+    for name, more in (("its choice", {}), ("the older kernel", {"SGLANG_OPT_USE_CUSTOM_ALL_REDUCE_V2": "0"})):
+        raw = engine_all_reduce.run_engine(found["python"], found["engine"], addresses, {**environment, **more})
+        seen[name] = raw
+        summary = engine_all_reduce.summarise_engine(raw, None)
+        shown = ("verdict", "needed", "version", "kind", "used", "why_not", "largest_bytes", "explanation", "reason")
+        machine.say("  %s: %s s, %s" % (name, raw["seconds"], {key: summary[key] for key in shown}))
+        for size, ways in summary["sizes"].items():
+            for how, calls in ways.items():
+                told = [calls.get(key) for key in ("calls", "wrong_calls", "latency_us", "skipped")]
+                machine.say("    %s bytes, %s: %s calls, %s wrong, %s us, skipped: %s" % (size, how, *told))
+        machine.expect(summary["verdict"] == "ok", "%s: %s" % (name, summary["verdict"]))
+    machine.expect(wait_until(lambda: all(used < 1024 for used in memory_used()), 10), "no rank is left")
+    return seen
+
+
 def ratios(machine: Machine) -> Any:
     path = machine.directory / "benchmark.json"
     text = output_of(sys.executable, str(ROOT / "benchmarks" / "probe.py"), "--json", str(path), timeout=300)
@@ -432,7 +464,19 @@ def ratios(machine: Machine) -> Any:
     return records
 
 
-STEPS = (environment, idle, visible_devices, properties, busy, killed, limits, collective, collective_faults, ratios)
+STEPS = (
+    environment,
+    idle,
+    visible_devices,
+    properties,
+    busy,
+    killed,
+    limits,
+    collective,
+    collective_faults,
+    engine_own,
+    ratios,
+)
 
 
 def main() -> int:

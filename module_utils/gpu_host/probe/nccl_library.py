@@ -148,7 +148,12 @@ def list_of_processes() -> Iterator[str]:
 
 
 def list_of_units() -> Iterator[str]:
-    """Of each program in a `bin` that a unit of this host's own starts."""
+    for home in list_unit_homes():
+        yield from list_below(home)
+
+
+def list_unit_homes() -> Iterator[str]:
+    """Above the `bin` of each program that a unit of this host's own starts."""
     for directory in UNITS:
         for unit in sorted(glob.glob(directory + "/*.service")):
             try:
@@ -157,7 +162,7 @@ def list_of_units() -> Iterator[str]:
             except OSError:
                 continue
             for program in re.findall(r"^ExecStart=[-@:+!]*(/\S+/bin/\S+)", text, re.MULTILINE):
-                yield from list_below(_home(program))
+                yield _home(program)
 
 
 def list_of_system() -> Iterator[str]:

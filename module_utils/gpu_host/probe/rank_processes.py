@@ -97,8 +97,8 @@ class RankProcesses:
     def wait(self, deadline: float) -> dict[str, Any]:
         """``{state: finished | failed | hung | left_behind, detail, failure, waiting, hang_signature, ras}``.
 
-        `failure` ``{kind, rank, pci_address, function, code, name, text}`` is the first that a rank told, or how it
-        ended. `waiting`: by rank, where it waited while nothing went on. `ras`: what NCCL itself says of a hang (see
+        `failure` ``{kind, stage, rank, pci_address, function, code, name, text}`` is the first that a rank told, or how
+        it ended. `waiting`: by rank, where it waited while nothing went on. `ras`: what NCCL itself says of a hang (see
         `nccl_ras.summarise_status`).
         """
         result: dict[str, Any] = {
@@ -138,10 +138,11 @@ class RankProcesses:
 
     def _failure(self, number: int, code: int | None, told: dict[str, Any]) -> dict[str, Any]:
         rank = self.ranks[number][0]
-        failure = dict.fromkeys(("kind", "function", "code", "name", "text"))
+        failure: dict[str, Any] = dict.fromkeys(("kind", "function", "code", "name", "text"))
         failure.update(told.get("failed") or {})
         if not told.get("failed"):
             failure.update(kind="signal" if (code or 0) < 0 else "exit", name=_ending(code), text=told.get("stage"))
+        failure["stage"] = told.get("stage")
         only = len(self.ranks[number]) == 1
         failure.update(rank=rank if only else None, pci_address=self.addresses[rank] if only else None)
         return failure
