@@ -154,6 +154,8 @@ def live(params: dict) -> ProbeEvidence:
         if params[name] < least:
             raise ValueError("%s must be at least %d, it is %d" % (name, least, params[name]))
     options = {"buffer_mib": params["buffer_mib"], "init_limit_s": params["init_limit"], "loopback": params["loopback"]}
+    if params["engine_all_reduce"]:
+        options["engine_all_reduce"] = True
     evidence = ProbeEvidence(options, params["time_limit"], unanswered=params["unanswered"])
     environment = {str(name): str(value) for name, value in params["environment"].items()}
     evidence.commands[all_reduce.COLLECTIVE_COMMAND] = all_reduce.make_command(

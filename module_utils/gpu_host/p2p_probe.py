@@ -94,7 +94,8 @@ def gather(
         if pathless and result["ran"]:
             errors.add("nvidia-smi topo -m", "does not show the path of %d directed pairs" % len(pathless))
     result["collective"] = _collective(evidence, params, result, errors)
-    asked = restrict is None or bool(params.get("engine_all_reduce"))  # a bundle is read for what it holds
+    # A bundle is read for what it holds: the probe's options say that it was asked for.
+    asked = bool(params.get("engine_all_reduce") or ((raw or {}).get("options") or {}).get("engine_all_reduce"))
     result["engine_all_reduce"] = _engine_all_reduce(evidence, asked, result, errors)
     return result
 

@@ -12,6 +12,7 @@ Standard output, JSON lines::
     {"nccl": "2.28.9", "ready": true}
     {"rank": 0, "size_bytes": 12288, "wrong": 0, "first_wrong": null, "got": null, "wanted": null, "checked": "...",
      "seconds": [...], "rounds": 50}
+    {"done": true}    # and waits for the end of standard input
     {"failed": {"kind": "nccl", "function": "ncclAllReduce", "code": 2, "name": "ncclSystemError", "text": "…"}}
 
 Small whole numbers are summed, so that float32 sums are exact in any order. Each element, rank and size has its own
@@ -94,13 +95,9 @@ class Ranks:
         self._go.wait()
         for size in self._options["sizes"]:
             self._one_size(size)
-        _begin("ncclCommDestroy", JOIN_LIMIT_S)
-        for communicator in self._communicators:
-            self._nccl.call("ncclCommDestroy", communicator)
-        for address in (self._wanted, self._readback):
-            self._cuda.call("cuMemFreeHost", address)
-        for gpu in self._gpus:
-            gpu.close()
+        # The next arm begins, and this one's end would disturb it: everything is given back by the end of the process.
+        _say({"done": True})
+        threading.Event().wait()
 
     def _open(self) -> None:
         """The GPUs by their addresses: CUDA may number them otherwise than nvidia-smi, and show fewer."""

@@ -33,8 +33,6 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
     "ncclGetUniqueId": (POINTER(UniqueId),),
     "ncclCommInitRank": (POINTER(COMMUNICATOR), c_int, UniqueId, c_int),
     "ncclCommInitAll": (POINTER(COMMUNICATOR), c_int, POINTER(c_int)),
-    "ncclCommDestroy": (COMMUNICATOR,),
-    "ncclCommAbort": (COMMUNICATOR,),
     "ncclCommCuDevice": (COMMUNICATOR, POINTER(c_int)),
     "ncclCommGetAsyncError": (COMMUNICATOR, POINTER(c_int)),
     "ncclAllReduce": (c_void_p, c_void_p, c_size_t, c_int, c_int, COMMUNICATOR, c_void_p),
@@ -43,8 +41,8 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
 }
 # Without these no all-reduce can be run; the others came with later versions.
 REQUIRED = (
-    "ncclGetVersion", "ncclGetUniqueId", "ncclCommInitRank", "ncclCommInitAll", "ncclCommDestroy", "ncclAllReduce",
-    "ncclGroupStart", "ncclGroupEnd",
+    "ncclGetVersion", "ncclGetUniqueId", "ncclCommInitRank", "ncclCommInitAll", "ncclAllReduce", "ncclGroupStart",
+    "ncclGroupEnd",
 )  # fmt: skip
 
 

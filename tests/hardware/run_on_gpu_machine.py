@@ -406,6 +406,7 @@ def collective_faults(machine: Machine) -> Any:
         wait_until(lambda one=arm: one.is_ready(), 60)
         arm.processes[1].send_signal(number)
         seen[name] = arm.run()
+        arm.end()
         machine.say("  %s: %s %s" % (name, seen[name]["state"], seen[name]["detail"]))
         machine.say("    RAS: %s" % seen[name]["ras"])
     machine.expect(seen["stopped"]["state"] == "hung", "a stopped rank is a hang")

@@ -109,4 +109,6 @@ def test_it_is_run_only_when_asked_for(
     if not asked:
         assert "probe_engine_all_reduce=true" in found["reason"]
         # A bundle is read for what it holds.
+        probe = evidence.run(["p2p_probe"]).text.replace('"options": {', '"options": {"engine_all_reduce": true, ')
+        evidence.add({"run": ["p2p_probe"], "status": "ok", "rc": 0, "stdout": probe})
         assert p2p_probe.gather(evidence, params, Errors("probe"))["engine_all_reduce"]["ran"] is True

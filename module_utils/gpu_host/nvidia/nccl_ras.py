@@ -1,8 +1,8 @@
 """What a running NCCL job says of itself: RAS, the service of NCCL 2.24 and newer on a local port (28028 by default).
 
-The exchange is text over TCP (NCCL src/ras/client.cc): greeting, limit, format, "VERBOSE STATUS", and the answer until
-the connection ends. The answer is JSON from 2.28.7 on, a text for people before (docs, troubleshooting/ras.rst); both
-are read here. An unknown command gives an ERROR line and leaves the connection open.
+The exchange is text over TCP (NCCL src/ras/client.cc): greeting, limit, "VERBOSE STATUS", and the answer until the
+connection ends (docs, troubleshooting/ras.rst). The answer is asked for in its form for people, which every version
+has: the JSON of 2.28.9 could not be read while a rank was stopped.
 """
 
 from __future__ import annotations
@@ -20,10 +20,6 @@ LIMIT_S = 12.0  # NCCL's own client waits 5 s for the job and 1 s for the connec
 JOB_LIMIT_S = 3
 MOST_BYTES = 4 << 20
 MOST_RANKS = 1 << 16
-# ncclResult_t
-_RESULTS = {1: "unhandled CUDA error", 2: "system error", 3: "internal error", 4: "invalid argument",
-            5: "invalid usage", 6: "remote error"}  # fmt: skip
-IN_PROGRESS = 7
 
 
 def read_address(setting: str | None) -> tuple[str, int]:
@@ -48,7 +44,6 @@ def ask_status(host: str, port: int, limit_s: float = LIMIT_S) -> dict[str, Any]
             if not said.upper().startswith(b"SERVER PROTOCOL"):
                 return {**result, "reason": "what listens there is not NCCL's RAS"}
             _exchange(connection, b"TIMEOUT %d\n" % JOB_LIMIT_S, ends)
-            _exchange(connection, b"SET FORMAT json\n", ends)  # ERROR before 2.28.7: then it is text
             connection.sendall(b"VERBOSE STATUS\n")
             data = _read(connection, ends, until_newline=False)
     except ConnectionRefusedError:
@@ -100,7 +95,7 @@ def summarise_status(answer: dict[str, Any] | None) -> dict[str, Any]:
             if (answer or {}).get("status") == "absent"
             else {**result, "late_ranks": []}
         )
-    found = _read_json(text) if text.lstrip().startswith("{") else _read_text(text)
+    found = _read_text(text)
     if found is None:
         return {**result, "late_ranks": [], "reason": "the answer is not one that NCCL's RAS gives"}
     for name in ("late_ranks", "missing_ranks"):
@@ -115,62 +110,6 @@ def _nothing_yet() -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _read_json(text: str) -> dict[str, Any] | None:
-    try:
-        told = values.json_value(text)
-    except ValueError:
-        return None
-    if not isinstance(told, dict) or not isinstance(told.get("communicators"), list):
-        return None
-    found = _nothing_yet()
-    found["nccl"] = told["nccl_version"] if isinstance(told.get("nccl_version"), str) else None
-    communicators = [one for one in told["communicators"] if isinstance(one, dict)]
-    found["communicators"] = len(communicators)
-    found["ranks"] = max((values.whole_number(one.get("size")) or 0 for one in communicators), default=0)
-    for number, one in enumerate(communicators):
-        ranks = [rank for rank in one.get("ranks") or () if isinstance(rank, dict)]
-        counts = {
-            values.whole_number(rank.get("rank")): {
-                name: values.whole_number(value) or 0 for name, value in rank["collective_counts"].items()
-            }
-            for rank in ranks
-            if isinstance(rank.get("collective_counts"), dict) and values.whole_number(rank.get("rank")) is not None
-        }
-        names = {name for given in counts.values() for name in given}
-        most = {name: max(given.get(name, 0) for given in counts.values()) for name in names}
-        for rank in ranks:
-            at = values.whole_number(rank.get("rank"))
-            state = rank["status"] if isinstance(rank.get("status"), dict) else {}
-            for key, what in (("init_state", "initialisation"), ("async_error", "an operation")):
-                code = values.whole_number(state.get(key))
-                if code not in (None, 0, IN_PROGRESS):
-                    found["errors"].append("%s: %s failed (%s)" % (_who(rank), what, _RESULTS.get(code or 0, code)))
-            behind = [
-                "%s %d of %d" % (name, count, most[name])
-                for name, count in sorted(counts.get(at, {}).items())
-                if count < most[name]
-            ]
-            if behind and at is not None:
-                found["late_ranks"].append(at)
-                found["late"].append("%s has launched %s" % (_who(rank), ", ".join(behind)))
-        for rank in one.get("missing_ranks") or ():
-            if isinstance(rank, dict) and values.whole_number(rank.get("rank")) is not None:
-                state = rank["status"] if isinstance(rank.get("status"), dict) else {}
-                how = "is considered dead" if state.get("considered_dead") else "does not answer"
-                found["missing_ranks"].append(values.whole_number(rank["rank"]))
-                found["missing"].append("%s %s" % (_who(rank), how))
-        name = "%s#%d" % (one.get("hash"), number)
-        found["counts"][name] = sorted([at, sorted(given.items())] for at, given in counts.items())
-    return found
-
-
-def _who(rank: dict[str, Any]) -> str:
-    return "rank %s (GPU %s, process %s)" % tuple(
-        values.whole_number(rank.get(key)) if values.whole_number(rank.get(key)) is not None else "?"
-        for key in ("rank", "nvml_dev", "pid")
-    )
-
-
 _VERSION = re.compile(r"^NCCL version (\S+)", re.MULTILINE)
 _GROUP = re.compile(r"^\s*(\d+)\s+(\d+)\s+(\d+)\s+(\S+)\s+(\S+)\s+(\d+)\s+([A-Z]+)\s+([A-Z,]+)\s*$")
 _HEADING = re.compile(r"^#(\d+)-(\d+) \(([0-9a-f]+)\) (\w+)")
@@ -178,10 +117,10 @@ _DIFFERENT = re.compile(r"ranks have different (?:(\w+) operation|collective ope
 _MANY = re.compile(r"^\s*(\d+) ranks have (?:launched up to operation (\d+)|not launched any operations)")
 _RANK = re.compile(
     r"^\s*Rank (\d+)(?: has (?:launched up to operation (\d+)|(not launched any operations)))? -- "
-    r"(?:GPUs? (\S+) managed by process (\d+)|\[process)"
+    r"(?:GPUs? (\d+(?: \(NVML \d+\))?) managed by process (\d+)|\[process)"
 )
 _MISSING = re.compile(r"^\s*The missing ranks?: ([\d, ]+)")
-_PROCESS = re.compile(r"^\s*Process (\d+) on node (\S+) managing GPUs? ([\d,]+)")
+_PROCESS = re.compile(r"^\s*Process (\d+) on node (\S+) managing GPUs? ([\d,]+(?: \(NVML [\d,]+\))?)")
 
 
 def _read_text(text: str) -> dict[str, Any] | None:
@@ -203,8 +142,9 @@ class _TextReader:
         for line in text.splitlines():
             group = _GROUP.match(line)
             if group:
-                communicators.append(values.number_in_name(group[2]))
-                self._sizes[group[1]] = max(map(values.number_in_name, re.findall(r"\d+", group[5])), default=0)
+                size = max(map(values.number_in_name, re.findall(r"\d+", group[5])), default=0)
+                self._sizes[group[1]] = size
+                communicators.append(values.number_in_name(group[2]) if size else 0)
             else:
                 self._read_line(line)
         self._end_part()
@@ -243,8 +183,11 @@ class _TextReader:
                 self._launched[-1]["members"].append((values.number_in_name(rank[1]), who))
 
     def _read_missing(self, line: str) -> None:
-        ranks, process = _MISSING.match(line), _PROCESS.match(line)
-        if ranks:
+        ranks, process, rank = _MISSING.match(line), _PROCESS.match(line), _RANK.match(line)
+        if rank and rank[5] and self._section == "INCOMPLETE":  # of others 2.28.9 tells numbers that mean nothing
+            self.found["missing_ranks"].append(values.number_in_name(rank[1]))
+            self.found["missing"].append("rank %s (GPU %s, process %s) does not answer" % (rank[1], rank[4], rank[5]))
+        elif ranks:
             numbers = [values.number_in_name(word) for word in re.findall(r"\d+", ranks[1])]
             self.found["missing_ranks"] += numbers
             self.found["missing"] += ["rank %d does not answer" % rank for rank in numbers]

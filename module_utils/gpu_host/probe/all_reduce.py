@@ -82,14 +82,23 @@ def run_all_reduce(
         for arm in arms.values():
             arm.start()
         for name, given in make.items():
-            arm = arms.get(name) or _Arm(*given)
-            found[name] = arm.run()
+            if not at_once:
+                arms[name] = _Arm(*given)
+            found[name] = arms[name].run()
+            if not at_once or found[name]["state"] != "finished":
+                arms[name].end()
     finally:
+        for arm in arms.values():
+            arm.release()
         for arm in arms.values():
             arm.end()
     for name, given in make.items():
         if at_once and found[name]["state"] == "failed" and not found[name]["ready"]:
-            found[name] = _Arm(*given).run()
+            alone = _Arm(*given)
+            try:
+                found[name] = alone.run()
+            finally:
+                alone.end()
     return {
         "library": library,
         "gpus": len(addresses),
@@ -228,7 +237,7 @@ class _Arm(rank_processes.RankProcesses):
         return [sys.executable, "-I", "-c", RANKS, PACKAGES], environment, options, {}
 
     def run(self) -> dict[str, Any]:
-        """Start what is not started, let the ranks begin, and wait for their end.
+        """Start what is not started, let the ranks begin, and wait until they are done; the caller ends them.
 
         What `RankProcesses.wait` gives, and ``{ready, seconds, start_seconds, nccl, cuda, sizes, transports, warnings,
         diagnostics, errors}``.
@@ -236,12 +245,9 @@ class _Arm(rank_processes.RankProcesses):
         if not self.processes:
             self.start()
         self.begin()
-        try:
-            result = self.wait(time.monotonic() + ARM_LIMIT_S)
-            result["seconds"] = round(time.monotonic() - self.began, 1)
-            return {**self._measured(), **result}
-        finally:
-            self.end()
+        result = self.wait(time.monotonic() + ARM_LIMIT_S)
+        result["seconds"] = round(time.monotonic() - self.began, 1)
+        return {**self._measured(), **result}
 
     def _measured(self) -> dict[str, Any]:
         """What the ranks wrote and what NCCL logged."""

@@ -26,7 +26,7 @@ from .worker_run import read_signature
 START_LIMIT_S = 60.0  # until a process has told its first stage
 READY_STAGE = "wait for the other arms"  # as gpu_probe/collective.py tells it
 KEPT_LINES = 12
-_KEYS = frozenset({"stage", "ready", "size_bytes", "overdue", "failed", "found"})
+_KEYS = frozenset({"stage", "ready", "size_bytes", "overdue", "failed", "found", "done"})
 EXPLAINED = {
     "library": "the library cannot be loaded",
     "symbol": "the library lacks a function, it is too old or no NCCL",
@@ -113,7 +113,7 @@ class RankProcesses:
                 first = min(failed, key=lambda number: _rank_of_failure(codes[number], told[number]))
                 failure = self._failure(first, codes[first], told[first])
                 return {**result, "state": "failed", "failure": failure, "detail": describe_failure(failure)}
-            if all(code == 0 for code in codes):
+            if all(code == 0 or said.get("done") for code, said in zip(codes, told)):
                 return result
             now = time.monotonic()
             if now > deadline or any(
@@ -127,13 +127,13 @@ class RankProcesses:
     def _told(self, number: int) -> dict[str, Any]:
         """The last stage that a process told, and what it said of its end:
 
-        ``{stage, at, limit_s, overdue, failed}``.
+        ``{stage, at, limit_s, overdue, failed, done}``. One that is done waits for the end of its standard input.
         """
         found: dict[str, Any] = {}
         for message in read_messages(self.path_of("out", number)):
             if "stage" in message:
                 found.update(message)
-            found.update({key: message[key] for key in ("overdue", "failed") if key in message})
+            found.update({key: message[key] for key in ("overdue", "failed", "done") if key in message})
         return found
 
     def _failure(self, number: int, code: int | None, told: dict[str, Any]) -> dict[str, Any]:
@@ -161,10 +161,8 @@ class RankProcesses:
         stuck = next((number for number, code in enumerate(codes) if code is None), 0)
         where = describe_stuck(self.processes[stuck].pid)
         state = "hung" if self.end_processes() else "left_behind"
-        late = ras["late_ranks"]
-        said = "; NCCL says that rank%s %s %s behind the others" % (
-            "" if len(late) == 1 else "s", ", ".join(map(str, late)), "is" if len(late) == 1 else "are",
-        ) if late else ""  # fmt: skip
+        late = [*(ras["late"] or ()), *(ras["missing"] or ())]
+        said = "; NCCL says: %s" % "; ".join(late[:KEPT_LINES]) if late else ""
         detail = "%s%s (process %d: %s)" % ("; ".join(waiting[:KEPT_LINES]), said, self.processes[stuck].pid, where)
         return {"state": state, "detail": detail, "waiting": waiting, "hang_signature": seen, "ras": ras}
 
@@ -193,7 +191,18 @@ class RankProcesses:
                 gone = False
         return gone
 
+    def release(self) -> None:
+        """Let processes that are done give back their GPUs: they end with their standard input."""
+        for process in self.processes:
+            if process.stdin and not process.stdin.closed:
+                with contextlib.suppress(OSError):
+                    process.stdin.close()
+
     def end(self) -> None:
+        self.release()
+        ends = time.monotonic() + KILL_GRACE_SECONDS
+        while any(process.poll() is None for process in self.processes) and time.monotonic() < ends:
+            time.sleep(0.01)
         self.end_processes()
         if self.directory:
             shutil.rmtree(self.directory, ignore_errors=True)
