@@ -37,8 +37,15 @@ options:
     choices: [auto, 'true', 'false', force]
     default: auto
   probe_python:
-    description: The Python whose PyTorch runs the all-reduce.
+    description: The Python whose environment holds the NCCL of the all-reduce.
     type: path
+  probe_nccl:
+    description: The libnccl.so.2 of the all-reduce, or its directory.
+    type: path
+  probe_engine_all_reduce:
+    description: Whether the engine's own all-reduce is run too.
+    type: bool
+    default: false
   probe_environment:
     description: The environment of the all-reduce.
     type: dict

@@ -44,15 +44,32 @@ options:
     default: false
   collective:
     description:
-      - Also run a checked all-reduce over all GPUs with NCCL, as configured and with P2P off, where O(python) has
-        PyTorch. V(auto) does so where such a Python is found.
+      - Also run a checked all-reduce over all GPUs by NCCL's own library, one process per GPU as configured and with
+        P2P off, and all GPUs in one process. V(auto) does so where C(libnccl.so.2) is found. No PyTorch is needed.
     type: str
     choices: [auto, 'true', 'false']
     default: auto
   python:
     description:
-      - The Python whose PyTorch runs the all-reduce, such as the inference server's own.
+      - A Python whose environment holds the NCCL to use, such as the inference server's own. Nothing of it is run
+        unless C(libnccl.so.2) does not lie where its packages usually do.
     type: path
+  nccl_library:
+    description:
+      - The C(libnccl.so.2) to use, or its directory. Without this and O(python) it is looked for in running processes,
+        in the environments that systemd units start, beside this host's Python, below C(/opt) and C(/srv), and where
+        the loader looks.
+      - One that belongs to another user is loaded as that user. One that somebody else could have written, or that is
+        in a container, is only used if it is named.
+    type: path
+  engine_all_reduce:
+    description:
+      - Also run the engine's own all-reduce (the custom all-reduce of SGLang and vLLM) against the exact sum, by
+        O(python) or a Python with such an engine that a systemd unit starts or that stands below C(/opt) or C(/srv).
+        It imports PyTorch and the engine, which takes half a minute, and an engine may compile its kernels into its
+        cache.
+    type: bool
+    default: false
   environment:
     description:
       - The environment of the all-reduce beyond the module's own, such as the server's NCCL_ variables.
@@ -76,7 +93,7 @@ EXAMPLES = r"""
     when_busy: force
     buffer_mib: 64
 
-- name: Include an all-reduce by the server's own PyTorch and NCCL settings
+- name: Include an all-reduce by the server's own NCCL and its settings
   p2p_facts:
     python: /opt/sglang/bin/python
     environment:
@@ -98,11 +115,12 @@ from ansible.module_utils.gpu_host import p2p_probe
 from ansible.module_utils.gpu_host.evidence import fact_module
 from ansible.module_utils.gpu_host.evidence.errors import Errors
 from ansible.module_utils.gpu_host.evidence.interface import Evidence
-from ansible.module_utils.gpu_host.probe import all_reduce
+from ansible.module_utils.gpu_host.probe import all_reduce, engine_all_reduce
 from ansible.module_utils.gpu_host.probe.worker_run import ProbeEvidence
 
 # So that Ansible sends the child's package along.
 from ansible.module_utils.gpu_probe import collective, worker  # noqa: F401
+from ansible.module_utils.gpu_probe import engine_all_reduce as engine_program  # noqa: F401
 
 ARGUMENT_SPEC = {
     "when_busy": {"type": "str", "choices": ["skip", "force"], "default": "skip"},
@@ -112,6 +130,8 @@ ARGUMENT_SPEC = {
     "loopback": {"type": "bool", "default": False},
     "collective": {"type": "str", "choices": ["auto", "true", "false"], "default": "auto"},
     "python": {"type": "path"},
+    "nccl_library": {"type": "path"},
+    "engine_all_reduce": {"type": "bool", "default": False},
     "environment": {"type": "dict", "default": {}},
     **fact_module.ARGUMENTS,
 }
@@ -134,9 +154,14 @@ def live(params: dict) -> ProbeEvidence:
         if params[name] < least:
             raise ValueError("%s must be at least %d, it is %d" % (name, least, params[name]))
     options = {"buffer_mib": params["buffer_mib"], "init_limit_s": params["init_limit"], "loopback": params["loopback"]}
+    if params["engine_all_reduce"]:
+        options["engine_all_reduce"] = True
     evidence = ProbeEvidence(options, params["time_limit"], unanswered=params["unanswered"])
     environment = {str(name): str(value) for name, value in params["environment"].items()}
-    evidence.commands[all_reduce.COLLECTIVE_COMMAND] = all_reduce.make_command(params["python"], environment)
+    evidence.commands[all_reduce.COLLECTIVE_COMMAND] = all_reduce.make_command(
+        params["nccl_library"], params["python"], environment
+    )
+    evidence.commands[engine_all_reduce.ENGINE_COMMAND] = engine_all_reduce.make_command(params["python"], environment)
     return evidence
 
 

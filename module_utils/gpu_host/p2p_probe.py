@@ -11,7 +11,7 @@ from . import p2p, topology
 from .evidence import values
 from .evidence.errors import Errors
 from .evidence.interface import NOT_CAPTURED, Evidence, Outcome
-from .probe import all_reduce, cuda_results, pair_verdict, result_shape
+from .probe import all_reduce, cuda_results, engine_all_reduce, pair_verdict, result_shape
 from .probe.worker_run import APPS_COMMAND, GPUS_COMMAND, PROBE_COMMAND, was_to_run
 from .smi.smi_values import is_not_applicable
 
@@ -62,7 +62,8 @@ def gather(
       ``unmeasured_pairs``, ``wrong_control_pairs``, ``one_way_pairs``, ``corrupt_under_load``,
       ``collapsed_under_load``, ``skipped_gpus``, ``impossible_pairs`` (faster than PCI Express can be); and
       ``explanations``: by list, a sentence with figures for each entry
-    - ``collective``: see `all_reduce.facts`; ``common`` (added where the checks run): see
+    - ``collective``: see `all_reduce.summarise_all_reduce`; ``engine_all_reduce``: see
+      `engine_all_reduce.summarise_engine`; ``common`` (added where the checks run): see
     `bad_pairs.find_common_ground`
 
     `restrict` makes a live probe leave the GPUs alone (cuInit and the driver's claims only); a recorded one has none.
@@ -93,6 +94,9 @@ def gather(
         if pathless and result["ran"]:
             errors.add("nvidia-smi topo -m", "does not show the path of %d directed pairs" % len(pathless))
     result["collective"] = _collective(evidence, params, result, errors)
+    # A bundle is read for what it holds: the probe's options say that it was asked for.
+    asked = bool(params.get("engine_all_reduce") or ((raw or {}).get("options") or {}).get("engine_all_reduce"))
+    result["engine_all_reduce"] = _engine_all_reduce(evidence, asked, result, errors)
     return result
 
 
@@ -101,17 +105,45 @@ def _unread() -> dict[str, Any]:
     return dict.fromkeys((*LISTS, "ran", "cuda", "devices", "pairs", "loopback", "many_to_one", "events"))
 
 
-def _collective(evidence: Evidence, params: dict[str, Any], result: dict[str, Any], errors: Errors) -> dict[str, Any]:
-    """The all-reduce, once the pairs are known; not on GPUs that work, nor after a hang that may still hold a GPU."""
-    reason = None
-    if params.get("collective") == "false":
-        reason = "not asked for"
-    elif result["ran"] is False:
-        reason = result["skipped_reason"]
-    elif result["ran"] and len(result["devices"] or ()) < 2:
-        reason = "one GPU"
-    elif result["hung_pairs"] or any((event or {}).get("kind") == "left_behind" for event in result["events"] or ()):
+def _why_no_all_reduce(result: dict[str, Any]) -> str | None:
+    """Not on GPUs that work, nor after a hang that may still hold a GPU."""
+    if result["ran"] is False:
+        return str(result["skipped_reason"])
+    if result["ran"] and len(result["devices"] or ()) < 2:
+        return "one GPU"
+    if result["hung_pairs"] or any((event or {}).get("kind") == "left_behind" for event in result["events"] or ()):
+        return "not tried after a hang"
+    return None
+
+
+def _engine_all_reduce(evidence: Evidence, asked: bool, result: dict[str, Any], errors: Errors) -> dict[str, Any]:
+    """The engine's own all-reduce; after NCCL's, whose hang would be taken for its."""
+    reason = _why_no_all_reduce(result) if asked else engine_all_reduce.HINT
+    arms = (result["collective"] or {}).get("arms") or {}
+    if not reason and any((arm or {}).get("state") == "left_behind" for arm in arms.values()):
         reason = "not tried after a hang"
+    if reason:
+        return engine_all_reduce.summarise_engine(None, reason)
+    answer = evidence.run(engine_all_reduce.ENGINE_COMMAND)
+    if answer.status == NOT_CAPTURED:
+        return engine_all_reduce.summarise_engine(None, engine_all_reduce.HINT)
+    problems: list[tuple[tuple[str, ...], str]] = []
+    raw = decode_result(answer, result_shape.ENGINE_ALL_REDUCE, problems, errors)
+    if raw is None or not (raw.get("runs") or raw.get("reason")):
+        return {**engine_all_reduce.summarise_engine(None, "its result cannot be read"), "ran": None}
+    if not raw.get("runs"):
+        return engine_all_reduce.summarise_engine(None, raw["reason"])
+    found = engine_all_reduce.summarise_engine(raw, None)
+    if problems and found["verdict"] in ("ok", "not_used"):
+        found.update(verdict=None, needed=None)
+    if found["ran"] is None or found["verdict"] is None:
+        errors.add("p2p_engine_all_reduce", found["reason"] or "does not say whether its values are right")
+    return found
+
+
+def _collective(evidence: Evidence, params: dict[str, Any], result: dict[str, Any], errors: Errors) -> dict[str, Any]:
+    """The all-reduce by NCCL, once the pairs are known."""
+    reason = "not asked for" if params.get("collective") == "false" else _why_no_all_reduce(result)
     if reason:
         return all_reduce.summarise_all_reduce(None, reason)
     answer = evidence.run(all_reduce.COLLECTIVE_COMMAND)
@@ -126,6 +158,8 @@ def _collective(evidence: Evidence, params: dict[str, Any], result: dict[str, An
             "ran": False if reason else None,
         }
     found = all_reduce.summarise_all_reduce(raw, None)
+    if found["ran"] is None:
+        errors.add("p2p_collective", "the all-reduce could not begin: %s" % found["reason"])
     if problems and found["verdict"] == "ok":
         found["verdict"] = None
     if found["ran"] and found["verdict"] is None:
@@ -142,6 +176,7 @@ def _empty() -> dict[str, Any]:
         "cuda",
         "all_at_once",
         "collective",
+        "engine_all_reduce",
         "seconds",
         "verdicts",
         "lowest_bandwidth_gb_s",

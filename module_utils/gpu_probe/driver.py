@@ -56,6 +56,7 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuStreamCreate": (POINTER(HANDLE), c_uint),
     "cuStreamDestroy_v2": (HANDLE,),
     "cuStreamSynchronize": (HANDLE,),
+    "cuStreamQuery": (HANDLE,),
     "cuStreamWaitEvent": (HANDLE, HANDLE, c_uint),
     "cuEventCreate": (POINTER(HANDLE), c_uint),
     "cuEventDestroy_v2": (HANDLE,),

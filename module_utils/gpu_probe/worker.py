@@ -27,7 +27,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from . import deliver, load, measure
@@ -449,20 +449,22 @@ def _say(message: dict[str, Any]) -> None:
     os.write(1, json.dumps(message).encode("ascii") + b"\n")
 
 
-def die_with_parent(parent: int) -> None:
+def die_with_parent(parent: int, heard: Callable[[], None] | None = None) -> None:
     """The kernel kills us when the parent ends.
 
-    And so does the end of standard input, which also a lost namespace cannot hide.
+    And so does the end of standard input, which also a lost namespace cannot hide. `heard` is called when something
+    comes from there.
     """
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(3)
-    threading.Thread(target=_watch_standard_input, daemon=True).start()
+    threading.Thread(target=_watch_standard_input, args=(heard,), daemon=True).start()
 
 
-def _watch_standard_input() -> None:
+def _watch_standard_input(heard: Callable[[], None] | None) -> None:
     while os.read(0, 4096):
-        pass
+        if heard:
+            heard()
     os._exit(3)
 
 

@@ -31,6 +31,8 @@ _ARGUMENT_SPEC = {
     "proxmox": {"type": "str", "choices": list(_MODES), "default": "auto"},
     "probe": {"type": "str", "choices": [*_MODES, "force"], "default": "auto"},
     "probe_python": {"type": "path"},
+    "probe_nccl": {"type": "path"},
+    "probe_engine_all_reduce": {"type": "bool", "default": False},
     "probe_environment": {"type": "dict", "default": {}},
     "server": {"type": "str", "choices": list(_MODES), "default": "auto"},
     "server_unit": {"type": "str"},
@@ -84,7 +86,13 @@ class ActionModule(Facts):  # type: ignore[misc]
             found.append(
                 (
                     "p2p_facts",
-                    {"when_busy": when_busy, "python": args["probe_python"], "environment": args["probe_environment"]},
+                    {
+                        "when_busy": when_busy,
+                        "python": args["probe_python"],
+                        "nccl_library": args["probe_nccl"],
+                        "environment": args["probe_environment"],
+                        "engine_all_reduce": args["probe_engine_all_reduce"] or None,
+                    },
                 )
             )
         named = bool(args["server_unit"] or args["server_log"] or args["server_expected"])

@@ -394,7 +394,7 @@ def decode_result(answer: Outcome, shape: Any, problems: list[Any], errors: Erro
     return found
 
 
-SHAPES = {id(shape): shape for shape in (result_shape.PROBE, result_shape.COLLECTIVE)}
+SHAPES = {id(shape): shape for shape in (result_shape.PROBE, result_shape.COLLECTIVE, result_shape.ENGINE_ALL_REDUCE)}
 
 
 @functools.lru_cache(maxsize=64)

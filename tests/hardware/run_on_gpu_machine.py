@@ -3,8 +3,9 @@
 
     python3 tests/hardware/run_on_gpu_machine.py OUTPUT_DIRECTORY [--only STEP,STEP]
 
-Needs Python 3.9 and the NVIDIA driver; the steps `busy`, `properties` and `collective` need PyTorch too and say so
-where it is missing. Writes OUTPUT_DIRECTORY/report.json and report.txt; exits 1 if an expectation failed.
+Needs Python 3.9 and the NVIDIA driver; the steps `busy` and `properties` need PyTorch too, `collective` needs NCCL's
+library, and they say so where it is missing. Writes OUTPUT_DIRECTORY/report.json and report.txt; exits 1 if an
+expectation failed.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ benchmark.importable()
 from ansible.module_utils.gpu_host import p2p_probe
 from ansible.module_utils.gpu_host.evidence import bundle
 from ansible.module_utils.gpu_host.evidence.errors import Errors
-from ansible.module_utils.gpu_host.probe import all_reduce, worker_run
+from ansible.module_utils.gpu_host.probe import all_reduce, engine_all_reduce, nccl_library, worker_run
 
 # Holds most of each GPU's memory and keeps every GPU busy until standard input ends, as a loaded server does.
 HOLDER = """
@@ -109,13 +110,22 @@ def facts(
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """The probe's facts as the module makes them, and the records that a bundle would hold."""
     evidence = worker_run.ProbeEvidence({"buffer_mib": 256, "init_limit_s": 60, **options}, limit_s)
-    evidence.commands[all_reduce.COLLECTIVE_COMMAND] = all_reduce.make_command(None, {})
+    evidence.commands[all_reduce.COLLECTIVE_COMMAND] = all_reduce.make_command(None, None, {})
     recorder = bundle.RecordingEvidence(evidence)
     errors = Errors("probe")
     params = {"when_busy": "force" if force else "skip", "collective": "auto" if collective else "false"}
     found = p2p_probe.gather(recorder, params, errors, evidence.only_initialise)
     found["errors"] = errors.entries
     return found, recorder.records
+
+
+def find_torch() -> str | None:
+    """A Python with PyTorch: this one or `python3`."""
+    for path in filter(None, (sys.executable, shutil.which("python3"))):
+        script = "import importlib.util as u; print(u.find_spec('torch') is not None)"
+        if output_of(path, "-c", script).strip() == "True":
+            return path
+    return None
 
 
 def memory_used() -> list[int]:
@@ -129,7 +139,7 @@ def workers() -> list[int]:
     for entry in os.listdir("/proc"):
         if entry.isdigit():
             try:
-                if b"gpu_probe.worker" in Path("/proc", entry, "cmdline").read_bytes():
+                if b"from gpu_probe." in Path("/proc", entry, "cmdline").read_bytes():
                     found.append(int(entry))
             except OSError:
                 continue
@@ -240,7 +250,7 @@ def properties(machine: Machine) -> Any:
         "print(json.dumps([[p.name, p.multi_processor_count, '%d.%d' % (p.major, p.minor), "
         "'%04x:%02x:%02x.0' % (p.pci_domain_id, p.pci_bus_id, p.pci_device_id), p.total_memory >> 20] for p in found]))"
     )
-    python = all_reduce.find_python(None)[0]
+    python = find_torch()
     if python is None:
         return "no PyTorch"
     os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
@@ -268,7 +278,7 @@ def busy(machine: Machine) -> Any:
 
     Skipped by default, measured when forced, and the process unharmed.
     """
-    python = all_reduce.find_python(None)[0]
+    python = find_torch()
     if python is None:
         return "no PyTorch"
     seen = {}
@@ -343,24 +353,105 @@ def limits(machine: Machine) -> Any:
 
 
 def collective(machine: Machine) -> Any:
-    python, reason = all_reduce.find_python(None)
-    if python is None:
-        return reason
-    gpus = machine.report.get("gpus") or 1
-    raw = all_reduce.run_all_reduce(python, gpus, {})
-    found = all_reduce.summarise_all_reduce(raw, None)
+    """The all-reduce by NCCL's own library in its three arms, and a whole probe with it inside eight seconds."""
+    found = nccl_library.find_library(None, None)
+    machine.say("  NCCL: %s" % found)
+    if found["path"] is None:
+        return found
+    addresses = [row["pci_address"] for row in worker_run.read_signature()]
+    if len(addresses) < 2:
+        return "one GPU"
+    before = memory_used()
+    raw = all_reduce.run_all_reduce(found["path"], addresses, {}, owner=found["owner"])
+    summary = all_reduce.summarise_all_reduce(raw, None)
+    machine.say("  three arms in %s s" % raw["seconds"])
     for name, arm in raw["arms"].items():
-        machine.say("  %s: %s" % (name, {key: arm[key] for key in ("state", "seconds", "torch", "nccl", "detail")}))
+        shown = ("state", "start_seconds", "seconds", "nccl", "cuda", "detail")
+        machine.say("  %s: %s" % (name, {key: arm[key] for key in shown}))
         for size, figures in arm["sizes"].items():
-            rates = figures.get("latency_us"), figures.get("bus_bandwidth_gb_s")
-            machine.say("    %s bytes: %s us, %s GB/s, wrong %s" % (size, *rates, figures["wrong"]))
+            rates = [figures.get(key) for key in ("latency_us", "algorithm_bandwidth_gb_s", "bus_bandwidth_gb_s")]
+            machine.say("    %s bytes: %s us, algbw %s, busbw %s GB/s, wrong %s" % (size, *rates, figures["wrong"]))
         machine.say("    transports %s warnings %s errors %s" % (arm["transports"], arm["warnings"], arm["errors"]))
         machine.expect(len(arm["sizes"]) == len(all_reduce.SIZES), "%s: all sizes measured" % name)
     machine.expect(
-        found["verdict"] == "ok", "the all-reduce is right: %s %s" % (found["verdict"], found["explanation"])
+        summary["verdict"] == "ok", "the all-reduce is right: %s %s" % (summary["verdict"], summary["explanation"])
     )
-    machine.expect(gpus < 2 or not found["pairs_without_p2p"], "NCCL uses P2P: %s" % found["pairs_without_p2p"])
-    return raw
+    machine.expect(not summary["pairs_without_p2p"], "NCCL uses P2P: %s" % summary["pairs_without_p2p"])
+    control = raw["arms"]["p2p_disabled"]["transports"].values()
+    machine.expect(bool(control) and not any("P2P" in way for ways in control for way in ways), "the control does not")
+    machine.expect(
+        wait_until(lambda: all(now <= then + 16 for now, then in zip(memory_used(), before)), 10),
+        "GPU memory as before",
+    )
+    began = time.monotonic()
+    whole, _ = facts(collective=True)
+    seconds = time.monotonic() - began
+    machine.say("  stages of the probe: %s" % whole["stages"])
+    verdict = whole["collective"]["verdict"]
+    machine.expect(verdict == "ok", "the probe with its all-reduce: %s" % whole["collective"]["reason"])
+    machine.expect(len(addresses) > 2 or seconds <= 8, "the probe with its all-reduce took %.1f s of 8" % seconds)
+    return {"raw": raw, "seconds": seconds}
+
+
+def collective_faults(machine: Machine) -> Any:
+    """Faults that can be made on good GPUs: a rank that is stopped, one that is killed, a library that is none."""
+    found = nccl_library.find_library(None, None)
+    addresses = [row["pci_address"] for row in worker_run.read_signature()]
+    if found["path"] is None or len(addresses) < 2:
+        return found
+    seen = {}
+    for name, number in (("stopped", signal.SIGSTOP), ("killed", signal.SIGKILL)):
+        arm = all_reduce._Arm(found["path"], addresses, {}, all_reduce.SIZES, found["owner"], False)
+        arm.start()
+        wait_until(lambda one=arm: one.is_ready(), 60)
+        arm.processes[1].send_signal(number)
+        seen[name] = arm.run()
+        arm.end()
+        machine.say("  %s: %s %s" % (name, seen[name]["state"], seen[name]["detail"]))
+        machine.say("    RAS: %s" % seen[name]["ras"])
+    machine.expect(seen["stopped"]["state"] == "hung", "a stopped rank is a hang")
+    machine.expect(
+        seen["killed"]["state"] == "failed" and seen["killed"]["failure"]["kind"] == "signal"
+        and seen["killed"]["failure"]["rank"] == 1, "a killed rank is named: %s" % seen["killed"]["failure"],
+    )  # fmt: skip
+    raw = all_reduce.run_all_reduce("/etc/passwd", addresses, {})
+    summary = all_reduce.summarise_all_reduce(raw, None)
+    no_library = summary["ran"] is None and summary["failure"]["kind"] == "library"
+    machine.expect(no_library, "no library: %s" % summary["reason"])
+    machine.expect(wait_until(lambda: not workers(), 10), "no rank is left")
+    return seen
+
+
+def engine_own(machine: Machine) -> Any:
+    """SGLang's own all-reduce, by both of its kernels. GPU_HOST_ENGINE_PATH: where its packages are (PYTHONPATH)."""
+    environment = {"PYTHONPATH": os.environ.get("GPU_HOST_ENGINE_PATH", "/tmp/site")}
+    # Where GPUs are shared, multicast objects are left alone.
+    for name, value in (
+        ("NCCL_NVLS_ENABLE", "0"),
+        ("TORCH_SYMM_MEM_DISABLE_MULTICAST", "1"),
+        ("NVSHMEM_DISABLE_NVLS", "1"),
+    ):
+        environment[name] = os.environ.get(name, value)
+    addresses = [row["pci_address"] for row in worker_run.read_signature()]
+    python = find_torch()
+    found = engine_all_reduce.find_engine(python, environment) if python else {"engine": None}
+    machine.say("  %s" % found)
+    if found["engine"] is None or len(addresses) < 2:
+        return found
+    seen = {}
+    for name, more in (("its choice", {}), ("the older kernel", {"SGLANG_OPT_USE_CUSTOM_ALL_REDUCE_V2": "0"})):
+        raw = engine_all_reduce.run_engine(found["python"], found["engine"], addresses, {**environment, **more})
+        seen[name] = raw
+        summary = engine_all_reduce.summarise_engine(raw, None)
+        shown = ("verdict", "needed", "version", "kind", "used", "why_not", "largest_bytes", "explanation", "reason")
+        machine.say("  %s: %s s, %s" % (name, raw["seconds"], {key: summary[key] for key in shown}))
+        for size, ways in summary["sizes"].items():
+            for how, calls in ways.items():
+                told = [calls.get(key) for key in ("calls", "wrong_calls", "latency_us", "skipped")]
+                machine.say("    %s bytes, %s: %s calls, %s wrong, %s us, skipped: %s" % (size, how, *told))
+        machine.expect(summary["verdict"] == "ok", "%s: %s" % (name, summary["verdict"]))
+    machine.expect(wait_until(lambda: all(used < 1024 for used in memory_used()), 10), "no rank is left")
+    return seen
 
 
 def ratios(machine: Machine) -> Any:
@@ -369,12 +460,26 @@ def ratios(machine: Machine) -> Any:
     machine.say(text)
     records = json.loads(path.read_text()) if path.exists() else []
     for record in records:
-        machine.expect(record["met"], "%s: %s (wanted %s)" % (record["target"], record["measured"], record["wanted"]))
+        machine.expect(
+            record["met"] is not False, "%s: %s (wanted %s)" % (record["target"], record["measured"], record["wanted"])
+        )
     machine.expect(bool(records), "the benchmark ran")
     return records
 
 
-STEPS = (environment, idle, visible_devices, properties, busy, killed, limits, collective, ratios)
+STEPS = (
+    environment,
+    idle,
+    visible_devices,
+    properties,
+    busy,
+    killed,
+    limits,
+    collective,
+    collective_faults,
+    engine_own,
+    ratios,
+)
 
 
 def main() -> int:

@@ -119,6 +119,7 @@ def test_every_kind_in_one_task(monkeypatch: pytest.MonkeyPatch) -> None:
         "proxmox": True,
         "probe": "force",
         "probe_python": "/opt/python3",
+        "probe_nccl": "/opt/libnccl.so.2",
         "probe_environment": {"NCCL_DEBUG": "INFO"},
     }
     hung = {"nvidia-smi": "nvidia-smi -q -x: no answer within 30 s"}
@@ -129,6 +130,7 @@ def test_every_kind_in_one_task(monkeypatch: pytest.MonkeyPatch) -> None:
     assert asked["p2p_facts"] == {
         "when_busy": "force",
         "python": "/opt/python3",
+        "nccl_library": "/opt/libnccl.so.2",
         "environment": {"NCCL_DEBUG": "INFO"},
         "unanswered": hung,
     }
