@@ -69,18 +69,21 @@ def find_ports_of_pairs(bad: Iterable[str], every: Iterable[str], paths: Paths) 
         source, _, target = name.partition("->")
         for port in list_crossed(source, target, paths):
             crossing.setdefault(port, set()).add(name)
-    found: dict[frozenset[str], str] = {}
-    for port, names in crossing.items():
-        below = [address for address, path in paths.items() if port in path]
-        place = min(paths[address].index(port) for address in below) if below else 0
-        if names <= wanted and len(names) > 1 and len(below) > 1:
-            key = frozenset(names)
-            # A root port and the switch below it carry the same pairs: the root port's name holds both.
-            if key not in found or place == 0:
-                found[key] = port
+    found: dict[frozenset[str], list[str]] = {}
+    for port, names in sorted(crossing.items()):
+        if names <= wanted and len(names) > 1 and sum(1 for path in paths.values() if port in path) > 1:
+            found.setdefault(frozenset(names), []).append(port)
     # The set that explains most comes first; what lies within another says nothing more.
     kept: list[frozenset[str]] = []
     for key in sorted(found, key=lambda names: (-len(names), found[names])):
         if not any(key <= other for other in kept):
             kept.append(key)
-    return [name_port(found[key], paths) for key in kept]
+    return [" or ".join(name_port(port, paths) for port in _list_highest(found[key], paths)) for key in kept]
+
+
+def _list_highest(ports: list[str], paths: Paths) -> list[str]:
+    """Without those that hang below another of them: a root port and its switch carry the same pairs."""
+    below = {
+        port for path in paths.values() for at, port in enumerate(path) if any(above in ports for above in path[:at])
+    }
+    return [port for port in ports if port not in below]
