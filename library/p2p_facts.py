@@ -10,6 +10,8 @@ description:
   - For each directed pair of GPUs, what the driver claims, whether peer access can be enabled, whether the bytes that
     one GPU writes arrive in the other's memory (read back by their owner), how fast and with what latency, and the same
     with peer access off.
+  - Also how fast each GPU exchanges data with the host's memory, alone and all at once, and what the links counted
+    while each phase ran.
   - Needs Python 3.9 and the driver's C(libcuda.so.1) on the host, nothing else. Every CUDA call runs in a child process
     with a time limit; the module ends in bounded time and leaves nothing behind, whatever the driver does.
   - Uses the GPUs. Where something already works on them it only initialises CUDA and reads what the driver says of each
@@ -32,6 +34,12 @@ options:
       - Seconds after which the probe stops, whatever it has measured.
     type: int
     default: 180
+  budget:
+    description:
+      - Seconds for all phases of the probe together. V(0) takes them by the number of GPUs, so that 8 are measured
+        within 30 seconds and 16 within 60. What a phase has no time for is unknown.
+    type: int
+    default: 0
   init_limit:
     description:
       - Seconds that cuInit may take before it counts as hung.
@@ -126,6 +134,7 @@ ARGUMENT_SPEC = {
     "when_busy": {"type": "str", "choices": ["skip", "force"], "default": "skip"},
     "buffer_mib": {"type": "int", "default": 256},
     "time_limit": {"type": "int", "default": 180},
+    "budget": {"type": "int", "default": 0},
     "init_limit": {"type": "int", "default": 60},
     "loopback": {"type": "bool", "default": False},
     "collective": {"type": "str", "choices": ["auto", "true", "false"], "default": "auto"},
@@ -150,12 +159,14 @@ def facts(evidence: Evidence, params: dict) -> dict:
 
 def live(params: dict) -> ProbeEvidence:
     """The live host, on which the probe may run as `params` say. ValueError: bad arguments."""
-    for name, least in (("buffer_mib", 1), ("time_limit", 5), ("init_limit", 1)):
+    for name, least in (("buffer_mib", 1), ("time_limit", 5), ("init_limit", 1), ("budget", 0)):
         if params[name] < least:
             raise ValueError("%s must be at least %d, it is %d" % (name, least, params[name]))
     options = {"buffer_mib": params["buffer_mib"], "init_limit_s": params["init_limit"], "loopback": params["loopback"]}
     if params["engine_all_reduce"]:
         options["engine_all_reduce"] = True
+    if params["budget"]:
+        options["budget_s"] = params["budget"]
     evidence = ProbeEvidence(options, params["time_limit"], unanswered=params["unanswered"])
     environment = {str(name): str(value) for name, value in params["environment"].items()}
     evidence.commands[all_reduce.COLLECTIVE_COMMAND] = all_reduce.make_command(

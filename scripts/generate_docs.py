@@ -140,6 +140,8 @@ FACTS = [
     ("probe (`p2p_facts`)", "gpu_host/p2p_probe.py", "gather"),
     ("probe.collective", "gpu_host/probe/all_reduce.py", "summarise_all_reduce"),
     ("probe.engine_all_reduce", "gpu_host/probe/engine_all_reduce.py", "summarise_engine"),
+    ("probe.host_links", "gpu_host/probe/host_link_verdict.py", "judge_host_links"),
+    ("probe.path_classes", "gpu_host/probe/path_classes.py", "summarise_classes"),
     ("proxmox (`proxmox_facts`)", "gpu_host/proxmox.py", "gather"),
     ("proxmox.boot", "gpu_host/pve/node_boot.py", "gather"),
     ("proxmox.driver", "gpu_host/pve/node_driver.py", "read_driver"),

@@ -11,7 +11,19 @@ from . import p2p, topology
 from .evidence import values
 from .evidence.errors import Errors
 from .evidence.interface import NOT_CAPTURED, Evidence, Outcome
-from .probe import all_reduce, cuda_results, engine_all_reduce, pair_verdict, result_shape
+from .probe import (
+    all_reduce,
+    cuda_results,
+    engine_all_reduce,
+    host_link_verdict,
+    load_verdict,
+    pair_verdict,
+    path_classes,
+    phase_counters,
+    phase_results,
+    result_shape,
+    shared_ports,
+)
 from .probe.worker_run import APPS_COMMAND, GPUS_COMMAND, PROBE_COMMAND, was_to_run
 from .smi.smi_values import is_not_applicable
 
@@ -24,7 +36,8 @@ LISTS = (
     "not_granted_pairs", "unusable_pairs", "undelivered_pairs", "mirrored_pairs", "staged_pairs", "slow_pairs",
     "high_latency_pairs",
     "hung_pairs", "unmeasured_pairs", "wrong_control_pairs", "one_way_pairs", "corrupt_under_load",
-    "collapsed_under_load", "skipped_gpus", "impossible_pairs",
+    "collapsed_under_load", "skipped_gpus", "impossible_pairs", "class_outliers", *host_link_verdict.LISTS,
+    *phase_counters.LISTS,
 )  # fmt: skip
 
 
@@ -49,8 +62,17 @@ def gather(
       least_basis, verdict, failed_rung, reason, error}``. Control: with peer access off. A delivery is as
       `gpu_probe/deliver.py` gives it, a figure ``{median, min, max, iterations, size_mib | size_bytes, transfers,
       method}``
-    - ``loopback``: the same of a GPU with itself; ``many_to_one`` (by target) and ``all_at_once``: ``{bandwidth_gb_s,
-      corrupt_pairs}``
+    - ``loopback``: the same of a GPU with itself; ``many_to_one`` (by target), ``one_to_many`` (by source) and
+      ``all_at_once``: ``{bandwidth_gb_s, corrupt_pairs}``
+    - ``phases``: by phase ``{budget_s, seconds, left, counters}``: `left` names the pairs and GPUs for which its budget
+      did not suffice, ``counters`` is what the links counted meanwhile (`gpu_probe/counters.py`); empty in a result of
+      before there were phases. ``phases_measured``: False there; ``unfinished_phases``: a sentence for each phase that
+      left something out
+    - ``host_links``: by GPU, see `host_link_verdict.judge_host_links`; ``host_links_measured`` (False in older
+      results), ``shared_uplinks``: sentences on GPUs that share an uplink to the host; ``host_memory``: by NUMA node
+      ``{mib, placed_by, node_found, error}``
+    - ``path_classes``: by class of path, see `path_classes.summarise_classes`; ``compared_pairs``: how many have enough
+      others of their class; ``ports_of_bad_pairs``: switches and root ports that only slow pairs cross
     - ``all_usable``, ``all_delivered``, ``all_fast``: False if one pair fails, None while one is not measured
     - ``verdicts``: ``{pairs, ok, …}`` counts; ``lowest_bandwidth_gb_s``; ``events``: stages that hung or broke
       (`probe_run._Child`)
@@ -60,7 +82,10 @@ def gather(
       ``unusable_pairs``, ``undelivered_pairs``, ``mirrored_pairs``, ``staged_pairs``, ``slow_pairs``,
       ``high_latency_pairs``, ``hung_pairs``,
       ``unmeasured_pairs``, ``wrong_control_pairs``, ``one_way_pairs``, ``corrupt_under_load``,
-      ``collapsed_under_load``, ``skipped_gpus``, ``impossible_pairs`` (faster than PCI Express can be); and
+      ``collapsed_under_load``, ``skipped_gpus``, ``impossible_pairs`` (faster than PCI Express can be),
+      ``class_outliers`` (far slower than the others of their path class), ``slow_host_links``,
+      ``trained_down_host_links``, ``misplaced_gpus`` (faster with memory of another NUMA node than of their own),
+      ``collapsed_host_links``, ``link_errors_in_phases``, ``throttled_in_phases``, ``kernel_lines_in_phases``; and
       ``explanations``: by list, a sentence with figures for each entry
     - ``collective``: see `all_reduce.summarise_all_reduce`; ``engine_all_reduce``: see
       `engine_all_reduce.summarise_engine`; ``common`` (added where the checks run): see
@@ -90,6 +115,8 @@ def gather(
         for name in ("unmeasured_pairs", "hung_pairs"):
             for sentence in result["explanations"][name][:4]:
                 errors.add("p2p_probe", sentence)
+        for sentence in result["unfinished_phases"] or ():
+            errors.add("p2p_probe", sentence)
         pathless = [name for name, pair in result["pairs"].items() if pair["path"] is None]
         if pathless and result["ran"]:
             errors.add("nvidia-smi topo -m", "does not show the path of %d directed pairs" % len(pathless))
@@ -102,7 +129,11 @@ def gather(
 
 def _unread() -> dict[str, Any]:
     """What is known of a probe whose result cannot be read: nothing."""
-    return dict.fromkeys((*LISTS, "ran", "cuda", "devices", "pairs", "loopback", "many_to_one", "events"))
+    names = ("ran", "cuda", "devices", "pairs", "loopback", "many_to_one", "one_to_many", "events")
+    return dict.fromkeys((*LISTS, *names, *_OF_PHASES))
+
+
+_OF_PHASES = ("phases", "phases_measured", "unfinished_phases", "host_links", "host_links_measured", "shared_uplinks")
 
 
 def _why_no_all_reduce(result: dict[str, Any]) -> str | None:
@@ -183,6 +214,9 @@ def _empty() -> dict[str, Any]:
     )
     result: dict[str, Any] = dict.fromkeys((*names, "all_usable", "all_delivered", "all_fast", "complete"))
     result.update(attempted=False, ran=False, devices={}, pairs={}, loopback={}, many_to_one={}, events=[], stages={})
+    result.update(one_to_many={}, phases={}, phases_measured=False, unfinished_phases=[], counter_sources={})
+    result.update(host_links={}, host_links_measured=False, host_memory={}, shared_uplinks=[])
+    result.update(path_classes={}, compared_pairs=0, ports_of_bad_pairs=[])
     result.update((name, []) for name in LISTS)
     result["explanations"] = {name: [] for name in LISTS}
     return result
@@ -298,14 +332,14 @@ def fill_result(
     damaged: dict[str, list[str]] = {}
     for place, what in problems or ():
         damaged.setdefault(place[0], []).append(".".join(place[1:] or place) + " " + what)
-    for name in ("devices", "pairs", "loopback", "many_to_one"):
+    for name in ("devices", "pairs", "loopback", "many_to_one", "one_to_many", "phases", "host_memory"):
         result[name] = {key: entry or {} for key, entry in (raw.get(name) or {}).items()}
     result["events"] = [
         {"stage": "", "kind": "", "seconds": None, "detail": None, **event}
         for event in raw.get("events") or ()
         if event
     ]
-    result["stages"] = raw.get("stages") or {}
+    result["stages"], result["counter_sources"] = raw.get("stages") or {}, raw.get("counter_sources") or {}
     whole = [address for address, device in result["devices"].items() if not device.get("mig")]
     for name in ("%s->%s" % (one, other) for one in whole for other in whole if one != other):
         result["pairs"].setdefault(name, {})
@@ -342,6 +376,8 @@ def fill_result(
         source, _, target = name.partition("->")
         pair["source"], pair["target"] = source, target
         pair["path"] = paths.get(source, {}).get(target)
+        places = [(result["devices"].get(end) or {}).get("place") for end in (source, target)]
+        pair["path_class"] = path_classes.classify_path(pair["path"], *places)
         pair["driver_status"] = {way: statuses.get(source, {}).get(target) for way, statuses in granted.items()}
         ends = (result["devices"].get(source) or {}, result["devices"].get(target) or {})
         least = pair_verdict.expect_bandwidth(
@@ -357,7 +393,11 @@ def fill_result(
             pair["reason"] = next(
                 (gpu for gpu in result["skipped_gpus"] if gpu.partition(": ")[0] in (source, target)), pair["reason"]
             )
-    _lists(result, restricted)
+        left = phase_results.find_phase_without_time(result["phases"], name)
+        if left and pair["verdict"] in ("ok", "unknown"):
+            pair.update(verdict="unknown", failed_rung=None, reason=left)
+    _lists(result, restricted, context["in_guest"])
+    phase_results.judge_phases(raw, result, restricted, damaged)
     for part, names in _LISTS_OF.items():
         for name in names:
             if part in damaged and not result[name]:
@@ -370,7 +410,10 @@ _LISTS_OF = {
     "devices": ("skipped_gpus",),
     "many_to_one": ("corrupt_under_load", "collapsed_under_load"),
     "all_at_once": ("corrupt_under_load", "collapsed_under_load"),
+    "one_to_many": ("corrupt_under_load", "collapsed_under_load"),
     "events": ("corrupt_under_load", "collapsed_under_load"),
+    "host_links": host_link_verdict.LISTS,
+    "phases": phase_counters.LISTS,
 }
 
 
@@ -429,7 +472,7 @@ def gather_context(evidence: Evidence) -> dict[str, Any]:
     }
 
 
-def _lists(result: dict[str, Any], restricted: bool) -> None:
+def _lists(result: dict[str, Any], restricted: bool, in_guest: bool | None) -> None:
     named = {
         "not_granted": "not_granted_pairs",
         "not_usable": "unusable_pairs",
@@ -476,48 +519,23 @@ def _lists(result: dict[str, Any], restricted: bool) -> None:
     # Without its path nothing says how fast a pair should be: NVLink would pass at the speed of PCI Express.
     pathless = [name for name, pair in pairs.items() if pair["path"] is None]
     result["all_fast"] = _all(result["staged_pairs"] + result["slow_pairs"], left or result["hung_pairs"] or pathless)
-    for key in ("high_latency_pairs", "impossible_pairs"):
+    classes = path_classes.summarise_classes(pairs, in_guest)
+    result["path_classes"], result["compared_pairs"] = classes["classes"], classes["compared"]
+    result["class_outliers"] = classes["outliers"]
+    result["explanations"]["class_outliers"] = classes["explanations"]
+    bad = {*result["slow_pairs"], *result["staged_pairs"], *result["class_outliers"]}
+    result["ports_of_bad_pairs"] = shared_ports.find_ports_of_pairs(
+        bad, pairs, shared_ports.read_paths(result["devices"])
+    )
+    for key in ("high_latency_pairs", "impossible_pairs", "class_outliers"):
         if result["unmeasured_pairs"] and not result[key]:
             result[key] = None
-    _load(result)
-    if pairs and result["all_usable"] and result["all_at_once"] is None:
+    load_verdict.judge_load(result)
+    late = (result["phases"].get("under_load") or {}).get("left")
+    if pairs and result["all_usable"] and (result["all_at_once"] is None or late):
         for name in ("corrupt_under_load", "collapsed_under_load"):
             result[name] = result[name] or None
 
 
 def _all(failing: list[str], left: Any) -> bool | None:
     return False if failing else None if left else True
-
-
-def _load(result: dict[str, Any]) -> None:
-    pairs = result["pairs"]
-    rates = {
-        name: pair_verdict.find_median(pair.get("bandwidth_gb_s"), "copy_alone", "copy") for name, pair in pairs.items()
-    }
-    for target, found in sorted(result["many_to_one"].items()):
-        result["corrupt_under_load"] += found.get("corrupt_pairs") or []
-        best = max((rate for name, rate in rates.items() if rate and name.endswith("->" + target)), default=None)
-        total = pair_verdict.find_median(found, "bandwidth_gb_s")
-        if best and total is not None and total < pair_verdict.MANY_TO_ONE_SHARE * best:
-            result["collapsed_under_load"].append(
-                "all others to %s: %.3g GB/s together, one alone %.3g" % (target, total, best)
-            )
-    for event in result["events"]:
-        if event["stage"] in ("all write to one", "all pairs at once"):
-            result["collapsed_under_load"].append(
-                "%s: %s after %s s" % (event["stage"], event["kind"], event["seconds"])
-            )
-    every = result["all_at_once"] or {}
-    result["corrupt_under_load"] = sorted(set(result["corrupt_under_load"]) | set(every.get("corrupt_pairs") or []))
-    known = sorted(rate for rate in rates.values() if rate)
-    total = pair_verdict.find_median(every, "bandwidth_gb_s")
-    gpus = len({pair["source"] for pair in pairs.values()})
-    if (
-        known
-        and total is not None
-        and gpus > 2
-        and total < pair_verdict.ALL_AT_ONCE_SHARE * gpus * known[len(known) // 2]
-    ):
-        result["collapsed_under_load"].append(
-            "all pairs at once: %.3g GB/s together, one pair alone %.3g" % (total, known[len(known) // 2])
-        )

@@ -5,8 +5,7 @@ For example when several sources write across one switch.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from .driver import Cuda
@@ -14,12 +13,18 @@ from .gpu import GUARD, MIB, Gpu, HostMemory
 from .measure import SAMPLES, Flow, summarise_samples
 
 LOAD_SECONDS = 0.04  # how long one sample should take
+MANY_GPUS, SHORT_SECONDS = 8, 0.015  # with more, each is shorter: there are twice as many loads, of more flows
 MOST_TURNS = 32
 
 
 def load_one_target(cuda: Cuda, gpus: Sequence[Gpu], target: Gpu, host: HostMemory) -> dict[str, Any]:
-    """Every other GPU writes to `target` at once: ``{bandwidth_gb_s, corrupt_sources}``; the bandwidth is the sum."""
+    """Every other GPU writes to `target` at once: ``{bandwidth_gb_s, corrupt_pairs}``; the bandwidth is the sum."""
     return _run(cuda, [(source, target) for source in gpus if source is not target], gpus, host)
+
+
+def load_one_source(cuda: Cuda, gpus: Sequence[Gpu], source: Gpu, host: HostMemory) -> dict[str, Any]:
+    """`source` writes to every other GPU at once, as `load_one_target` the other way round."""
+    return _run(cuda, [(source, target) for target in gpus if source is not target], gpus, host)
 
 
 def load_every_pair(cuda: Cuda, gpus: Sequence[Gpu], host: HostMemory) -> dict[str, Any]:
@@ -44,8 +49,9 @@ def _run(cuda: Cuda, pairs: Sequence[tuple[Gpu, Gpu]], gpus: Sequence[Gpu], host
     for target in {target.address: target for _, target in pairs}.values():
         target.fill(target.target, 0xA5, target.size)
     flows = [Flow(source, target, "copy_engine", share, place[source.address]) for source, target in pairs]
-    turns = max(1, min(MOST_TURNS, int(LOAD_SECONDS / max(_timed(flows, 1), 1e-6))))
-    samples = [turns * share * len(flows) / _timed(flows, turns) / 1e9 for _ in range(SAMPLES)]
+    seconds = LOAD_SECONDS if len(gpus) <= MANY_GPUS else SHORT_SECONDS
+    turns = max(1, min(MOST_TURNS, int(seconds / max(_timed(cuda, flows, 1), 1e-6))))
+    samples = [turns * share * len(flows) / max(_timed(cuda, flows, turns), 1e-9) / 1e9 for _ in range(SAMPLES)]
     corrupt = []
     for source, target in pairs:
         target.download(host.readback, target.target + GUARD + place[source.address], share)
@@ -55,40 +61,26 @@ def _run(cuda: Cuda, pairs: Sequence[tuple[Gpu, Gpu]], gpus: Sequence[Gpu], host
         "size_mib": round(share / MIB, 2),
         "transfers": turns * len(flows),
         "concurrent": len(flows),
-        "method": "copy_engine, host clock",
+        "method": "copy_engine, events",
     }
     return {"bandwidth_gb_s": summarise_samples(samples, **how), "corrupt_pairs": corrupt}
 
 
-def _timed(flows: Sequence[Flow], turns: int) -> float:
-    runners = {flow.runner.address: flow.runner for flow in flows}.values()
-    began = time.perf_counter()
+def _timed(cuda: Cuda, flows: Sequence[Flow], turns: int) -> float:
+    """Seconds from the first copy to the end of the last, by the GPU that takes longest."""
+    runners = list({flow.runner.address: flow.runner for flow in flows}.values())
+    for gpu in runners:
+        gpu.use()
+        cuda.call("cuEventRecord", gpu.start, gpu.stream)
+        cuda.call("cuStreamWaitEvent", gpu.second_stream, gpu.start, 0)
     for _ in range(turns):
         for number, flow in enumerate(flows):
             flow.queue(flow.runner.second_stream if number % 2 else flow.runner.stream)
     for gpu in runners:
+        gpu.use()
+        cuda.call("cuEventRecord", gpu.joined, gpu.second_stream)
+        cuda.call("cuStreamWaitEvent", gpu.stream, gpu.joined, 0)
+        cuda.call("cuEventRecord", gpu.end, gpu.stream)
+    for gpu in runners:
         gpu.wait()
-    return time.perf_counter() - began
-
-
-def make_rounds(
-    gpus: Sequence[Gpu], wanted: Callable[[Gpu, Gpu], bool], one_by_one: bool = False
-) -> list[list[tuple[Gpu, Gpu]]]:
-    """Unordered pairs in rounds of disjoint ones (the circle method of a tournament).
-
-    That is n-1 rounds for n GPUs, n rounds if odd.
-    """
-    seats: list[Gpu | None] = list(gpus)
-    if len(seats) % 2:
-        seats.append(None)
-    table = []
-    for _ in range(len(seats) - 1):
-        half = len(seats) // 2
-        couples = zip(seats[:half], reversed(seats[half:]))
-        table.append(
-            [(one, other) for one, other in couples if one is not None and other is not None and wanted(one, other)]
-        )
-        seats = [seats[0], seats[-1], *seats[1:-1]]
-    if one_by_one:
-        return [[pair] for turn in table for pair in turn]
-    return [turn for turn in table if turn]
+    return max(cuda.elapsed_s(gpu.start, gpu.end) for gpu in runners)

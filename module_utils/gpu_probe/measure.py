@@ -65,9 +65,9 @@ class Flow:
 
 
 def measure_flows(
-    cuda: Cuda, flows: Sequence[Flow], samples: int = SAMPLES, sample_seconds: float = SAMPLE_SECONDS
+    cuda: Cuda, flows: Sequence[Any], samples: int = SAMPLES, sample_seconds: float = SAMPLE_SECONDS
 ) -> list[dict[str, Any]]:
-    """The bandwidth of each flow, all running at once; no two may share a runner."""
+    """The bandwidth of each flow (`Flow`, or `HostFlow` of host_links.py), all at once; no two may share a runner."""
     seconds = _timed(cuda, flows)  # warms up too
     for flow, one in zip(flows, seconds):
         flow.transfers = max(1, min(MOST_TRANSFERS, int(sample_seconds / max(one, 1e-9))))
@@ -83,7 +83,7 @@ def measure_flows(
     ]
 
 
-def _timed(cuda: Cuda, flows: Sequence[Flow]) -> list[float]:
+def _timed(cuda: Cuda, flows: Sequence[Any]) -> list[float]:
     for flow in flows:
         flow.runner.use()
         cuda.call("cuEventRecord", flow.runner.start, flow.runner.stream)

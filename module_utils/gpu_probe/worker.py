@@ -3,7 +3,7 @@
 It runs the stages of the probe and says on standard output what it does and finds.
 
 Standard input: one line of JSON with the options, then kept open; when it ends, the parent is gone and the child ends
-too. Standard output: JSON lines, of three kinds::
+too. Standard output: JSON lines, of these kinds::
 
     {"begin": "delivered", "about": ["0000:01:00.0->0000:11:00.0"], "limit_s": 20}     # the parent kills us if this
     lasts longer
@@ -15,7 +15,10 @@ Options: ``buffer_mib``; ``skip`` (pairs and GPUs not to touch: a former child h
 child has already put, as "section key part"); ``only_initialise`` (cuInit and what the driver says of each pair, no
 context); ``one_by_one`` (no two pairs at once);
 ``loopback`` (each GPU with itself, even where there are several); ``init_limit_s``; ``pair_limit_s`` (for
-a stage about pairs or GPUs); ``parent`` (its pid).
+a stage about pairs or GPUs); ``budget_s`` (for all phases together; without it, by the number of GPUs, `plan.py`);
+``sysfs`` (where /sys is, in tests); ``parent`` (its pid).
+
+A line of a fourth kind says which phase begins: ``{"phase": "latency", "number": 3, "of": 6, "budget_s": 2.9}``.
 """
 
 from __future__ import annotations
@@ -30,7 +33,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from . import deliver, load, measure
+from . import deliver, host_links, load, measure, places, plan
+from .counters import Counters
 from .driver import (
     P2P_ACCESS_SUPPORTED,
     P2P_NATIVE_ATOMIC_SUPPORTED,
@@ -45,9 +49,11 @@ from .gpu import MIB, Gpu, HostMemory
 PR_SET_PDEATHSIG = 1
 INIT_LIMIT_S = 60.0
 CONTEXT_LIMIT_S = 30.0
-PAIR_LIMIT_S = 20.0
+PAIR_LIMIT_S = 10.0
 RETEST_BELOW = 0.85  # of the best pair: a pair that was slow beside others is measured again alone
 RETESTS_AT_MOST = 12
+# Seconds of one sample of a bandwidth by the most GPUs that it holds for: 56 and 240 pairs have to fit into the budget.
+SAMPLE_SECONDS = ((4, measure.SAMPLE_SECONDS), (8, measure.SAMPLE_SECONDS / 2), (1 << 30, 0.008))
 FREE_TO_START_WITH = ("CUDA_VISIBLE_DEVICES", "CUDA_LAUNCH_BLOCKING", "CUDA_INJECTION64_PATH")
 
 
@@ -60,7 +66,15 @@ class Worker:
         self._host: HostMemory | None = None
         self._cuda: Cuda | None = None
         self._one_by_one = bool(options.get("one_by_one"))
-        self._began = time.monotonic()
+        self._root = str(options.get("sysfs") or "/sys")
+        self._places: dict[str, dict[str, Any]] = {}
+        self._atomics: set[tuple[str, str]] = set()  # pairs that can do atomic operations on each other's memory
+        self._counters: Counters | None = None
+        self._phases: list[str] = []
+        self._budgets: dict[str, float] = {}
+        self._began = self._deadline = time.monotonic()  # of the phases; when the current one is out of its budget
+        self._enabled: list[tuple[Gpu, Gpu]] | None = None
+        self._left: list[str] = []  # pairs and GPUs for which the current phase had no time
 
     # -- what the parent hears
     # ----------------------------------------------------------------------------------------------
@@ -93,8 +107,7 @@ class Worker:
         if self._host is not None:
             if len(self._gpus) == 1 or self._options.get("loopback"):
                 self._loopback()
-            if len(self._gpus) > 1:
-                self._pairs()
+            self._run_phases()
             # Not after a fault that ends the process's use of CUDA: then every call fails, and the end of the process
             # frees all.
             self._begin("clean up", CONTEXT_LIMIT_S)
@@ -149,7 +162,10 @@ class Worker:
         for source in self._gpus:
             for target in self._gpus:
                 if source is not target:
-                    self._put(self._claims(source, target), "pairs", _key(source, target), "claims")
+                    claims = self._claims(source, target)
+                    if claims["atomics"]:
+                        self._atomics.add((source.address, target.address))
+                    self._put(claims, "pairs", _key(source, target), "claims")
 
     def _claims(self, source: Gpu, target: Gpu) -> dict[str, Any]:
         """What the driver says of a pair before anything is tried.
@@ -212,23 +228,83 @@ class Worker:
             )
             self._put(latency, "loopback", gpu.address, "latency_us")
 
-    def _pairs(self) -> None:
-        self._control()
-        usable = self._enable()
-        self._delivered(usable)
-        self._latency(usable)
-        self._bandwidth(usable)
-        self._under_load(usable)
+    def _run_phases(self) -> None:
+        """Each phase within its budget, with what the links counted meanwhile."""
+        self._begin("read counters", CONTEXT_LIMIT_S)
+        for gpu in self._gpus:
+            self._places[gpu.address] = places.read_place(gpu.address, self._root)
+            self._put(self._places[gpu.address], "devices", gpu.address, "place")
+        paths = {address: place["path"] or [] for address, place in self._places.items()}
+        self._counters = Counters([gpu.address for gpu in self._gpus], paths, self._root)
+        self._put(self._counters.describe_sources(), "counter_sources")
+        several = len(self._gpus) > 1
+        work: dict[str, Callable[[], None]] = {
+            "control": self._control,
+            "delivered": self._delivered,
+            "latency": self._latency,
+            "bandwidth": self._bandwidth,
+            "under_load": self._under_load,
+            "host_links": self._host_links,
+        }
+        self._phases = [name for name in plan.PHASES if several or name == "host_links"]
+        total = float(self._options.get("budget_s") or plan.choose_budget(len(self._gpus)))
+        self._budgets = plan.split_budget(total)
+        # Known before the first of them: what a phase that never came would have measured is unknown.
+        for name in self._phases:
+            self._put({"budget_s": self._budgets[name]}, "phases", name)
+        self._began = self._deadline = time.monotonic()
+        for number, name in enumerate(self._phases, 1):
+            self._deadline += self._budgets[name]
+            self._left = []
+            _say({"phase": name, "number": number, "of": len(self._phases), "budget_s": self._budgets[name]})
+            began = time.monotonic()
+            work[name]()
+            seconds = time.monotonic() - began
+            self._begin("read counters", CONTEXT_LIMIT_S)
+            done = {"seconds": round(seconds, 3), "left": sorted(set(self._left)), "counters": self._counters.compare()}
+            self._put(done, "phases", name)
+
+    def _late(self, names: Sequence[str]) -> bool:
+        """Whether the current phase is out of its budget; then `names` are noted as left out."""
+        late = time.monotonic() > self._deadline
+        if late:
+            self._left += names
+        return late
+
+    def _planned_pairs(self) -> list[tuple[Gpu, Gpu]]:
+        """Every directed pair that is not to be left alone."""
+        return [
+            (one, other)
+            for one, other in plan.order_directed_pairs(self._gpus)
+            if not {_key(one, other), _key(other, one)} & self._skip
+        ]
+
+    def _links(self, source: Gpu, target: Gpu) -> frozenset[Any]:
+        ends = (source.address, target.address)
+        nvlink = ends in self._atomics and self._counters is not None and self._counters.have_nvlink(ends)
+        return plan.list_links(self._places.get(ends[0]), self._places.get(ends[1]), ends, nvlink)
+
+    def _directed_rounds(self) -> list[list[tuple[Gpu, Gpu]]]:
+        """Directed pairs that share neither a GPU nor a link, so that one does not slow another down."""
+        pairs = self._planned_pairs()
+        if self._one_by_one:
+            return [[pair] for pair in pairs]
+        return plan.plan_rounds(pairs, {pair: self._links(*pair) for pair in pairs})
 
     def _rounds(self) -> list[list[tuple[Gpu, Gpu]]]:
-        return load.make_rounds(
-            self._gpus, lambda one, other: not {_key(one, other), _key(other, one)} & self._skip, self._one_by_one
-        )
+        """Unordered pairs whose traffic of both directions shares neither a GPU nor a link."""
+        kept = set(self._planned_pairs())
+        pairs = [pair for pair in plan.order_pairs(self._gpus) if pair in kept]
+        if self._one_by_one:
+            return [[pair] for pair in pairs]
+        links = {(one, other): self._links(one, other) | self._links(other, one) for one, other in pairs}
+        return plan.plan_rounds(pairs, links)
 
-    def _directed(self) -> list[tuple[Gpu, Gpu]]:
-        return [
-            direction for turn in self._rounds() for one, other in turn for direction in ((one, other), (other, one))
-        ]
+    def _usable(self) -> list[tuple[Gpu, Gpu]]:
+        """The pairs whose peer access could be enabled, which is tried once."""
+        if self._enabled is None:
+            self._enabled = self._enable()
+        return self._enabled
 
     def _control(self) -> None:
         """Every pair with peer access off: the driver stages the copy through host memory.
@@ -236,8 +312,10 @@ class Worker:
         It must be slow, and right.
         """
         assert self._cuda and self._host
-        for source, target in self._directed():
+        for source, target in self._planned_pairs():
             if not self._wanted("pairs", _key(source, target), "control_latency_us"):
+                continue
+            if self._late([_key(source, target)]):
                 continue
             self._begin("control", PAIR_LIMIT_S, [_key(source, target)])
             with _Recorded(self, source, target, "control"):
@@ -252,13 +330,12 @@ class Worker:
                     source, target, self._host, through_host=True
                 )
                 self._put(latency, "pairs", _key(source, target), "control_latency_us")
-        for turn in self._rounds():
-            for pairs in (turn, [(other, one) for one, other in turn]):
-                self._together(pairs, "copy_engine", "control_copy", control=True)
+        for turn in self._directed_rounds():
+            self._together(turn, "copy_engine", "control_copy", control=True)
 
     def _enable(self) -> list[tuple[Gpu, Gpu]]:
         usable = []
-        for source, target in self._directed():
+        for source, target in self._planned_pairs():
             key = _key(source, target)
             self._begin("enable peer access", PAIR_LIMIT_S, [key])
             try:
@@ -271,8 +348,9 @@ class Worker:
                     raise
         return usable
 
-    def _delivered(self, usable: Sequence[tuple[Gpu, Gpu]]) -> None:
+    def _delivered(self) -> None:
         assert self._host
+        usable = self._usable()
         open_pairs = set(usable)
         for source, target in usable:
             key = _key(source, target)
@@ -282,6 +360,8 @@ class Worker:
                     "pairs", key, "delivered " + method
                 ):
                     continue
+                if self._late([key]):
+                    continue
                 self._begin("deliver by " + method, PAIR_LIMIT_S, [key])
                 with _Recorded(self, source, target, "delivered"):
                     (target.enable(source) if method == "sm_load" else source.enable(target))
@@ -289,12 +369,13 @@ class Worker:
                         deliver.check_delivery(source, target, method, self._host), "pairs", key, "delivered", method
                     )
 
-    def _latency(self, usable: Sequence[tuple[Gpu, Gpu]]) -> None:
+    def _latency(self) -> None:
         assert self._cuda and self._host
+        usable = self._usable()
         open_pairs = set(usable)
         for source, target in usable:
             key = _key(source, target)
-            if not self._wanted("pairs", key, "latency_us"):
+            if not self._wanted("pairs", key, "latency_us") or self._late([key]):
                 continue
             self._begin("latency", PAIR_LIMIT_S, [key])
             with _Recorded(self, source, target, "latency"):
@@ -307,25 +388,21 @@ class Worker:
                     )
                 self._put(latency, "pairs", key, "latency_us")
 
-    def _bandwidth(self, usable: Sequence[tuple[Gpu, Gpu]]) -> None:
+    def _bandwidth(self) -> None:
+        usable = self._usable()
         open_pairs = set(usable)
         best: dict[str, float] = {}
+        for turn in self._directed_rounds():
+            pairs = [pair for pair in turn if pair in open_pairs]
+            best.update(self._together(pairs, "copy_engine", "copy"))
+            self._together([pair for pair in pairs if pair[0].functions], "sm_store", "sm_store")
+            self._together(
+                [pair for pair in pairs if (pair[1], pair[0]) in open_pairs and pair[1].functions], "sm_load", "sm_load"
+            )
         for turn in self._rounds():
-            for direction in (turn, [(other, one) for one, other in turn]):
-                pairs = [pair for pair in direction if pair in open_pairs]
-                best.update(self._together(pairs, "copy_engine", "copy"))
-                self._together([pair for pair in pairs if pair[0].functions], "sm_store", "sm_store")
-                self._together(
-                    [pair for pair in pairs if (pair[1], pair[0]) in open_pairs and pair[1].functions],
-                    "sm_load",
-                    "sm_load",
-                )
-            both = [(one, other) for one, other in turn if {(one, other), (other, one)} <= open_pairs]
-            self._both_ways(both)
+            self._both_ways([(one, other) for one, other in turn if {(one, other), (other, one)} <= open_pairs])
         for gpu in self._gpus:
-            self._put(
-                _link(gpu.address), "devices", gpu.address, "link"
-            )  # now, while it has just worked: idle links slow down
+            self._put_link(gpu)  # now, while it has just worked: idle links slow down
         top = max(best.values(), default=0.0)
         slow = sorted((rate, key) for key, rate in best.items() if rate < RETEST_BELOW * top)[:RETESTS_AT_MOST]
         if len(self._gpus) > 2:
@@ -338,7 +415,7 @@ class Worker:
         """Put the bandwidth of `pairs`, run at once, under `name`; the medians by pair."""
         assert self._cuda
         pairs = [pair for pair in pairs if self._wanted("pairs", _key(*pair), "bandwidth_gb_s " + name)]
-        if not pairs:
+        if not pairs or self._late([_key(*pair) for pair in pairs]):
             return {}
         self._begin("bandwidth " + name, PAIR_LIMIT_S, [_key(*pair) for pair in pairs])
         with _Recorded(self, *pairs[0], "bandwidth " + name):
@@ -347,7 +424,8 @@ class Worker:
                     (target.enable(source) if method == "sm_load" else source.enable(target))
             size = min(min(source.size, target.size) for source, target in pairs)
             flows = [measure.Flow(source, target, method, size) for source, target in pairs]
-            budget = (3, measure.CONTROL_SAMPLE_SECONDS) if control else (measure.SAMPLES, measure.SAMPLE_SECONDS)
+            seconds = next(seconds for most, seconds in SAMPLE_SECONDS if len(self._gpus) <= most)
+            budget = (3, measure.CONTROL_SAMPLE_SECONDS) if control else (measure.SAMPLES, seconds)
             figures = measure.measure_flows(self._cuda, flows, *budget)
             for pair, value in zip(pairs, figures):
                 self._put(value, "pairs", _key(*pair), "bandwidth_gb_s", name)
@@ -357,7 +435,7 @@ class Worker:
     def _both_ways(self, pairs: Sequence[tuple[Gpu, Gpu]]) -> None:
         assert self._cuda
         pairs = [pair for pair in pairs if self._wanted("pairs", _key(*pair), "bandwidth_gb_s both_ways")]
-        if not pairs:
+        if not pairs or self._late([_key(*pair) for pair in pairs]):
             return
         self._begin("bandwidth both ways", PAIR_LIMIT_S, [_key(*pair) for pair in pairs])
         with _Recorded(self, *pairs[0], "bandwidth both ways"):
@@ -369,9 +447,48 @@ class Worker:
                 self._put(value, "pairs", _key(source, target), "bandwidth_gb_s", "both_ways")
                 self._put(value, "pairs", _key(target, source), "bandwidth_gb_s", "both_ways")
 
-    def _under_load(self, usable: Sequence[tuple[Gpu, Gpu]]) -> None:
+    def _host_links(self) -> None:
+        """Each GPU and the host's memory: alone, near and far, then all GPUs at once with memory near each."""
+        assert self._cuda
+        self._begin("allocate page-locked memory", CONTEXT_LIMIT_S)
+        nodes = places.read_nodes(self._root)
+        buffers = host_links.HostBuffers(self._cuda, self._gpus, nodes)
+        self._put(buffers.facts, "host_memory")
+        chosen = {
+            gpu: buffers.choose_nodes((self._places.get(gpu.address) or {}).get("numa_node")) for gpu in self._gpus
+        }
+        count = len(self._gpus)
+        for gpu in self._gpus:
+            if not self._wanted("host_links", gpu.address, "alone") or self._late([gpu.address]):
+                continue
+            self._begin("host link", PAIR_LIMIT_S, [gpu.address])
+            alone: dict[str, Any] = {}
+            for direction in host_links.DIRECTIONS:
+                flows = {node: buffers.flow(gpu, direction, node) for node in chosen[gpu]}
+                alone[direction] = {
+                    node: host_links.measure_host_flows(self._cuda, [flow], count)[0] for node, flow in flows.items()
+                }
+            self._put_link(gpu)
+            self._put(alone, "host_links", gpu.address, "alone")
+        together = [gpu for gpu in self._gpus if chosen[gpu]]
+        wanted = any(self._wanted("host_links", gpu.address, "at_once") for gpu in together)
+        names = [gpu.address for gpu in together]
+        if count > 1 and wanted and not self._late([name + " at once" for name in names]):
+            self._begin("host links, all at once", PAIR_LIMIT_S, names)
+            for direction in host_links.DIRECTIONS:
+                flows_of_all = [buffers.flow(gpu, direction, chosen[gpu][0]) for gpu in together]
+                figures = host_links.measure_host_flows(self._cuda, flows_of_all, count)
+                for name, figure in zip(names, figures):
+                    self._put({direction: figure}, "host_links", name, "at_once")
+        buffers.close()
+
+    def _put_link(self, gpu: Gpu) -> None:
+        self._put(places.read_link(gpu.address, self._root), "devices", gpu.address, "link")
+
+    def _under_load(self) -> None:
         """Only where all pairs are usable: a mixture of staged and direct transfers would measure neither."""
         assert self._cuda and self._host
+        usable = self._usable()
         complete = len(usable) == len(self._gpus) * (len(self._gpus) - 1)
         if not complete:
             return
@@ -380,18 +497,21 @@ class Worker:
         if any(len(gpu.peers) < len(self._gpus) - 1 for gpu in self._gpus):
             return  # more GPUs than the driver allows peers
         every = [_key(*pair) for pair in usable]
-        if len(self._gpus) > 2:
-            for target in self._gpus:
-                if self._wanted("many_to_one", target.address, ""):
-                    self._begin(
-                        "all write to one", PAIR_LIMIT_S, [key for key in every if key.endswith(target.address)]
-                    )
-                    self._put(
-                        load.load_one_target(self._cuda, self._gpus, target, self._host), "many_to_one", target.address
-                    )
-        if self._wanted("all_at_once", "", ""):
+        if self._wanted("all_at_once", "", "") and not self._late(["all pairs at once"]):
             self._begin("all pairs at once", PAIR_LIMIT_S, every)
             self._put(load.load_every_pair(self._cuda, self._gpus, self._host), "all_at_once")
+        if len(self._gpus) < 3:
+            return
+        for gpu in self._gpus:
+            if self._wanted("many_to_one", gpu.address, "") and not self._late(["all to " + gpu.address]):
+                self._begin("all write to one", PAIR_LIMIT_S, [key for key in every if key.endswith(gpu.address)])
+                found = load.load_one_target(self._cuda, self._gpus, gpu, self._host)
+                self._put(found, "many_to_one", gpu.address)
+        for gpu in self._gpus:
+            if self._wanted("one_to_many", gpu.address, "") and not self._late([gpu.address + " to all"]):
+                self._begin("one writes to all", PAIR_LIMIT_S, [key for key in every if key.startswith(gpu.address)])
+                found = load.load_one_source(self._cuda, self._gpus, gpu, self._host)
+                self._put(found, "one_to_many", gpu.address)
 
     def _close(self) -> None:
         if self._host is not None:
@@ -424,25 +544,6 @@ class _Recorded:
 
 def _key(source: Gpu, target: Gpu) -> str:
     return "%s->%s" % (source.address, target.address)
-
-
-def _link(address: str) -> dict[str, Any]:
-    """The GPU's PCIe link now, as the kernel reads it: ``{speed_gt_s, width, max_speed_gt_s, max_width}``.
-
-    None where it does not say.
-    """
-    found: dict[str, Any] = {}
-    for key, name in (
-        ("speed_gt_s", "current_link_speed"), ("width", "current_link_width"), ("max_speed_gt_s", "max_link_speed"),
-        ("max_width", "max_link_width"),
-    ):  # fmt: skip
-        try:
-            with open("/sys/bus/pci/devices/%s/%s" % (address, name), encoding="ascii", errors="replace") as handle:
-                number = float(handle.read().split()[0])
-        except (OSError, ValueError, IndexError):
-            number = 0.0  # "Unknown", or a machine without the file
-        found[key] = (int(number) if "width" in key else number) if number > 0 else None
-    return found
 
 
 def _say(message: dict[str, Any]) -> None:

@@ -11,9 +11,14 @@ SUBJECTS = ("gpus", "p2p", "topology", "driver", "virtualization", "pci", "iommu
 _OF_THE_PROBE = (
     "ran", "skipped_reason", "seconds", "complete", "lowest_bandwidth_gb_s", "verdicts", "explanations", "skipped_gpus",
     "corrupt_under_load",
-    "collapsed_under_load", "errors",
+    "collapsed_under_load", "path_classes", "class_outliers", "ports_of_bad_pairs", "shared_uplinks",
+    "unfinished_phases", "link_errors_in_phases", "throttled_in_phases", "kernel_lines_in_phases", "errors",
 )  # fmt: skip
-_OF_A_PAIR = ("path", "driver_status", "verdict", "failed_rung", "reason", "least_gb_s", "least_basis")
+_OF_A_HOST_LINK = (
+    "node", "near_gb_s", "far_gb_s", "at_once_gb_s", "full_gb_s", "least_gb_s", "basis", "verdict", "reason",
+)  # fmt: skip
+_OF_A_PHASE = ("budget_s", "seconds", "left")
+_OF_A_PAIR = ("path", "path_class", "driver_status", "verdict", "failed_rung", "reason", "least_gb_s", "least_basis")
 _OF_CUDA = ("initialised", "result_name", "hung", "detail", "causes", "driver_version")
 _OF_THE_COLLECTIVE = (
     "ran", "reason", "verdict", "explanation", "gpus", "wrong", "pairs_without_p2p", "library", "nccl", "diagnostics",
@@ -39,10 +44,10 @@ def digest_host(gpu_host: dict[str, Any]) -> dict[str, Any]:
 def digest_probe(probe: dict[str, Any]) -> dict[str, Any]:
     """What is kept of the facts of p2p_facts: every figure with its spread, its method once for all pairs (`methods`).
 
-    ``pairs[name]``: path, driver_status, verdict, failed_rung, reason, least_gb_s, least_basis, high_latency, and the
-    figures
+    ``pairs[name]``: path, path_class, driver_status, verdict, failed_rung, reason, least_gb_s, least_basis,
+    high_latency, and the figures
     ``bandwidth_gb_s``, ``latency_us``, ``control_latency_us``: ``{name: {median, min, max}}``. ``loopback[address]``:
-    the same two figures.
+    the same two figures. ``host_links[address]`` and ``phases[name]``: without the single figures and the counters.
     """
     slow_answers = {str(entry).partition(" ")[0] for entry in probe.get("high_latency_pairs") or ()}
     methods: dict[str, str] = {}
@@ -60,6 +65,14 @@ def digest_probe(probe: dict[str, Any]) -> dict[str, Any]:
         for target, found in parse_mapping(probe.get("many_to_one")).items()
     }
     kept["all_at_once_gb_s"] = _median(parse_mapping(probe.get("all_at_once")).get("bandwidth_gb_s"))
+    kept["one_to_many_gb_s"] = {
+        source: _median(parse_mapping(found).get("bandwidth_gb_s"))
+        for source, found in parse_mapping(probe.get("one_to_many")).items()
+    }
+    kept["host_links"] = {
+        address: _some(link, _OF_A_HOST_LINK) for address, link in parse_mapping(probe.get("host_links")).items()
+    }
+    kept["phases"] = {name: _some(phase, _OF_A_PHASE) for name, phase in parse_mapping(probe.get("phases")).items()}
     kept["devices"] = sorted(probe.get("devices") or {})
     kept["collective"] = _collective(probe.get("collective"))
     kept["engine_all_reduce"] = _some(probe.get("engine_all_reduce"), _OF_THE_ENGINE)

@@ -16,7 +16,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup, escape
 
-from . import findings, matrix, pcie_tree, phrases, tables
+from . import findings, link_figures, matrix, pcie_tree, phrases, tables
 from .collector import NOT_READY, NOT_VALIDATED, READY
 
 _TEMPLATES = Path(__file__).parent / "templates"
@@ -121,6 +121,11 @@ def _host(number: int, name: str, host: dict[str, Any], report: dict[str, Any]) 
         "probe_notes": tables.list_probe_notes(facts),
         "reasons": tables.list_faulty_pairs(facts),
         "figures": tables.build_figure_table(facts),
+        "paths": link_figures.build_path_table(facts),
+        "host_links": link_figures.list_bars(facts),
+        "link_table": link_figures.build_host_link_table(facts),
+        "ladder": link_figures.build_ladder_table(facts, host["results"]),
+        "phases": link_figures.build_phase_table(facts),
         "collective": tables.build_all_reduce_table(facts),
         "tree": pcie_tree.build_pcie_trees(facts),
         "errors": [

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from . import findings, matrix, phrases, tables
+from . import findings, link_figures, matrix, phrases, tables
 from .collector import NOT_VALIDATED, READY
 from .findings import Finding, Unknown
 from .tables import Table
@@ -308,6 +308,15 @@ def _host(name: str, host: dict[str, Any]) -> Iterator[str]:
                 )
                 + "\n"
             )
+    for title, table in (
+        ("By path", link_figures.build_path_table(facts)),
+        ("Links to the host's memory", link_figures.build_host_link_table(facts)),
+        ("Every pair on the ladder", link_figures.build_ladder_table(facts, host["results"])),
+        ("The phases of the probe", link_figures.build_phase_table(facts)),
+    ):
+        if table:
+            yield "\n**%s**\n" % title
+            yield _facts_table(table)
     yield "</details>\n"
 
 

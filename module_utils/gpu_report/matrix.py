@@ -19,6 +19,7 @@ SELF, GOOD, DOUBT, BAD, UNKNOWN, NEUTRAL = "self", "good", "doubt", "bad", "unkn
 HEAT = ("h1", "h2", "h3", "h4", "h5")
 _SHARES = (0.4, 0.6, 0.8, 0.95)  # below the first: h1
 NO_VALUE = "?"
+LEAST = "GB/s at least are expected of a healthy pair"
 
 # The probe's verdict on a pair: in at most four letters, and in words.
 VERDICTS = {
@@ -51,8 +52,8 @@ class Cell:
 
 @dataclass(frozen=True)
 class Matrix:
-    """`key`: granted | topology | verdict | bandwidth | latency, and of other tools measured | measured_bandwidth |
-    measured_latency. `legend`: (text of a cell, its meaning)."""
+    """`key`: granted | topology | verdict | bandwidth | expected | latency, and of other tools measured |
+    measured_bandwidth | measured_latency. `legend`: (text of a cell, its meaning)."""
 
     key: str
     title: str
@@ -193,7 +194,12 @@ def _square(
     rows = tuple(tuple(Cell("·", SELF) if a == b else cell(a.address, b.address) for b in gpus) for a in gpus)
     seen = {part for row in rows for one in row for part in (one.text, *one.text.split("/"))}
     return Matrix(
-        key, title, unit, tuple(gpus), rows, tuple((text, meaning) for text, meaning in meanings if text in seen)
+        key,
+        title,
+        unit,
+        tuple(gpus),
+        rows,
+        tuple((text, meaning) for text, meaning in meanings if text in seen or meaning == LEAST),
     )
 
 
@@ -273,8 +279,20 @@ def _figures(gpus: list[Gpu], pairs: dict[str, Any]) -> list[Matrix]:
                 "GB/s",
                 gpus,
                 _figure(pairs, bandwidth, too_little, lambda value: value / best),
+                meanings=_tell_least(pairs),
             )
         )
+    wanted = {pair["least_gb_s"] for pair in pairs.values() if pair.get("least_gb_s") is not None}
+    if rates and len(wanted) > 1:
+        most = max(wanted)
+
+        def expected(source: str, target: str) -> Cell:
+            value = (pairs.get(_name(source, target)) or {}).get("least_gb_s")
+            if value is None:
+                return Cell(NO_VALUE, UNKNOWN)
+            return Cell(format_figure(value), HEAT[sum(value / most >= limit for limit in _SHARES)])
+
+        found.append(_square("expected", "Least bandwidth of a healthy pair", "GB/s", gpus, expected))
     if delays:
         least = min(delays)
         found.append(
@@ -287,6 +305,12 @@ def _figures(gpus: list[Gpu], pairs: dict[str, Any]) -> list[Matrix]:
             )
         )
     return found
+
+
+def _tell_least(pairs: dict[str, Any]) -> list[tuple[str, str]]:
+    """The expectation where it is the same for every pair; where it is not, a table of its own holds it."""
+    wanted = {pair["least_gb_s"] for pair in pairs.values() if pair.get("least_gb_s") is not None}
+    return [(format_figure(wanted.pop()), LEAST)] if len(wanted) == 1 else []
 
 
 def _figure(

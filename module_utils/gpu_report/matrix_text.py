@@ -5,28 +5,30 @@ from __future__ import annotations
 import textwrap
 from typing import Any
 
-from . import matrix
+from . import link_figures, matrix
 from .matrix import Matrix
 
 _GAP = 1
 
 
-def describe_p2p(facts: dict[str, Any], width: int) -> list[str]:
+def describe_p2p(facts: dict[str, Any], width: int, verbose: bool = False) -> list[str]:
     """The lines of one host's P2P: a table only where pairs differ, else a sentence; then the figures of the probe.
 
-    Empty without pairs.
+    Without pairs, what the probe found of the links to the host. `verbose`: also what is well.
     """
     every = matrix.build_matrices(facts)
     tables = {table.key: table for table in every}
     if not tables:
-        return []
+        return [line for text in link_figures.describe_links(facts, verbose) for line in _wrapped(text, width)]
     said = any((facts.get("p2p") or {}).get(name) for name in ("read", "write"))
     table = tables.get("verdict") or (tables["granted"] if said or "measured" not in tables else tables["measured"])
     by = _BY[table.key] + (", not proven" if table.key == "granted" and _all_granted(table) else "")
     lines = _wrapped(unknown, width) if (unknown := _unknown(table, facts)) else _pairs(table, by, width)
     for key in ("bandwidth", "latency"):
         if key in tables:
-            lines += _wrapped(_range(tables[key]), width)
+            lines += _wrapped(_range(tables[key]) + _expected(key, tables), width)
+    for text in link_figures.describe_links(facts, verbose):
+        lines += _wrapped(text, width)
     if "measured" in tables and table.key != "measured":
         lines += _pairs(tables["measured"], _BY["measured"], width)
     for one in every:
@@ -41,6 +43,17 @@ def describe_p2p(facts: dict[str, Any], width: int) -> list[str]:
     if probe and not probe.get("ran"):
         lines += _wrapped("the probe did not run: %s" % (probe.get("skipped_reason") or "no reason was given"), width)
     return lines
+
+
+def _expected(key: str, tables: dict[str, Matrix]) -> str:
+    """' (a healthy pair: at least 37.8 to 47.9)', of the bandwidth; "" where nothing is expected."""
+    if key != "bandwidth":
+        return ""
+    wanted = [text for text, meaning in tables[key].legend if meaning == matrix.LEAST]
+    if "expected" in tables:
+        cells = [cell.text for _source, _target, cell in tables["expected"].others() if cell.text != matrix.NO_VALUE]
+        wanted = [choose(cells, key=float) for choose in (min, max)]
+    return " (a healthy pair: at least %s)" % " to ".join(wanted) if wanted else ""
 
 
 _BY = {"verdict": "proven by the probe", "granted": "as the driver says", "measured": "as other tools measured it"}

@@ -286,7 +286,7 @@ class _Report:
                 r["status"] == "fail" and "p2p" in self._report["checks"][r["id"]]["tags"] for r in host["results"]
             )
             if self._verbosity or probed or failed or handed_in.find_pieces(host):
-                lines = tuple(matrix_text.describe_p2p(host["facts"], self._width - 4))
+                lines = tuple(matrix_text.describe_p2p(host["facts"], self._width - 4, bool(self._verbosity)))
                 if lines:
                     tables.setdefault(lines, []).append(name)
         for number, (lines, names) in enumerate(tables.items()):

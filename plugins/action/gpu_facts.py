@@ -19,6 +19,7 @@ from ansible.plugins.loader import action_loader
 Base: Any = action_loader.get("gpu_host_action", class_only=True)
 replay = importlib.import_module("ansible.module_utils.gpu_host.evidence.replay")
 case = importlib.import_module("ansible.module_utils.gpu_host.loose.case")
+plan = importlib.import_module("ansible.module_utils.gpu_probe.plan")
 # The readers are imported here because the strategy imports this file before it forks a worker for every host: once a
 # run, not once a host.
 for _reader in ("gpu_host.gather", "gpu_host.p2p_probe", "gpu_host.proxmox", "gpu_server.gather"):
@@ -27,6 +28,8 @@ for _reader in ("gpu_host.gather", "gpu_host.p2p_probe", "gpu_host.proxmox", "gp
 
 class ActionModule(Base):  # type: ignore[misc]
     """Runs the module, or its `facts` function on a bundle without a connection to the host."""
+
+    gpu_count: int | None = None  # where an action has gathered it before it runs the probe
 
     def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         result: dict[str, Any] = super().run(tmp, task_vars)
@@ -41,7 +44,7 @@ class ActionModule(Base):  # type: ignore[misc]
     ) -> dict[str, Any]:
         """The result of the facts module `name`, on the host or for `bundle`."""
         if not bundle:
-            with self._without_log(bool(arguments.get("capture"))):
+            with self._without_log(bool(arguments.get("capture"))), self._show_phases(name, arguments, task_vars):
                 live: dict[str, Any] = self._execute_module(
                     module_name=name, module_args=arguments, task_vars=self._with_interpreter(task_vars)
                 )
@@ -59,6 +62,27 @@ class ActionModule(Base):  # type: ignore[misc]
                 str(error)
             ) from None  # Ansible would say what it came from as well: the same words again
         return recorded
+
+    @contextmanager
+    def _show_phases(self, name: str, arguments: dict[str, Any], task_vars: dict[str, Any]) -> Iterator[None]:
+        """Of the probe, which takes up to a minute on many GPUs: how long it has run, and what it may take."""
+        if name != "p2p_facts":
+            yield
+            return
+        self._host = task_vars.get("inventory_hostname", "?")
+        gpus = self.gpu_count
+        total = arguments.get("budget") or (plan.choose_budget(gpus) if gpus else None)
+        parts = ", ".join(
+            "%s %.3g s" % (phase.replace("_", " "), seconds) for phase, seconds in plan.split_budget(total or 0).items()
+        )
+
+        def describe(seconds: float) -> str:
+            count = "%d GPU%s" % (gpus, "" if gpus == 1 else "s") if gpus else "the GPUs"
+            within = "; its phases may take %.3g s (%s), and an all-reduce may follow" % (total, parts) if total else ""
+            return "the probe of %s has run for %d s%s" % (count, seconds, within)
+
+        with self.show_waiting(describe):
+            yield
 
     @contextmanager
     def _without_log(self, evidence: bool) -> Iterator[None]:

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import importlib
 import shlex
+import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +38,7 @@ class ActionModule(ActionBase):
 
     _supports_check_mode = True
     _supports_async = False
+    FIRST_WAIT_SECONDS, NEXT_WAIT_SECONDS = 6.0, 10.0
     BROKEN_LOOKS = 12  # in a row: a package may restart sshd or the network, and what was started runs on
 
     def begin_task(
@@ -51,6 +54,27 @@ class ActionModule(ActionBase):
     def show_line(self, text: str) -> None:
         """Print one line for this host while the task runs."""
         display.display("  [%s] %s" % (self._host, text))
+
+    @contextmanager
+    def show_waiting(self, describe: Callable[[float], str]) -> Iterator[None]:
+        """While the block waits for a module, show ``describe(seconds)`` now and then, the first time after a few
+        seconds."""
+        over = threading.Event()
+        began = time.monotonic()
+
+        def show() -> None:
+            wait = self.FIRST_WAIT_SECONDS
+            while not over.wait(wait):
+                self.show_line(describe(time.monotonic() - began))
+                wait = self.NEXT_WAIT_SECONDS
+
+        shower = threading.Thread(target=show, daemon=True)
+        shower.start()
+        try:
+            yield
+        finally:
+            over.set()
+            shower.join()
 
     def follow_detached(
         self, directory: str, *, output: str, end: str, label: str, limit: float, look: Callable[[str, float], None]

@@ -114,6 +114,7 @@ class ActionModule(Facts):  # type: ignore[misc]
         given = {key: value for key, value in arguments.items() if value is not None}
         if name != "gpu_facts":  # a program that hangs is asked once in a run, not once by every module
             gpu_host = result["ansible_facts"].get("gpu_host") or {}
+            self.gpu_count = (gpu_host.get("gpus") or {}).get("count")
             given["unanswered"] = (gpu_host.get("evidence") or {}).get("unanswered") or {}
         if args["capture_dest"]:
             given["capture"] = True

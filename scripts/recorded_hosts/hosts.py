@@ -191,7 +191,7 @@ def _guest(
     model.directory("/sys/class/iommu")
     model.directory("/sys/kernel/iommu_groups")
     if root_ports:
-        probe.install(model, addresses, [node for _bus, node in CARDS])
+        probe.install(model, addresses, [node for _bus, node in CARDS], in_guest=True)
     else:
         _serving(gpus, IDLE_WATTS)
     count = len(gpus)

@@ -22,17 +22,30 @@ BUFFER_MIB = 256
 NEAR, FAR, STAGED = (55.4, 0.94), (45.2, 1.31), (32.6, 13.7)
 
 
-def install(model: HostModel, addresses: Sequence[str], nodes: Sequence[int]) -> None:
-    """The answers of the idle gate and of the probe. `nodes`: the NUMA node of each card."""
+# GB/s between host memory and one card: on its own node (nvbandwidth on PCIe Gen5 x16: 55.5) and on the other.
+HOST_NEAR, HOST_FAR = 55.2, 47.3
+PHASES = {"control": 2.61, "delivered": 2.2, "latency": 0.8, "bandwidth": 3.4, "under_load": 1.7, "host_links": 1.3}
+BUDGETS = {
+    "control": 5.28,
+    "delivered": 5.28,
+    "latency": 2.88,
+    "bandwidth": 6.24,
+    "under_load": 1.92,
+    "host_links": 2.4,
+}
+
+
+def install(model: HostModel, addresses: Sequence[str], nodes: Sequence[int], in_guest: bool = False) -> None:
+    """The answers of the idle gate and of the probe. `nodes`: each card's NUMA node, which a guest does not see."""
     model.command(p2p_probe.APPS_COMMAND, "")
     model.command(
         p2p_probe.GPUS_COMMAND, "".join("%08X:%s, 4, 0, Disabled\n" % (0, address[5:].upper()) for address in addresses)
     )
-    model.command(PROBE_COMMAND, json.dumps(measured(addresses, nodes), sort_keys=True), seconds=14.2)
+    model.command(PROBE_COMMAND, json.dumps(measured(addresses, nodes, in_guest), sort_keys=True), seconds=14.2)
     model.command(COLLECTIVE_COMMAND, json.dumps({"reason": "no libnccl.so.2 was found: " + nccl_library.ADVICE}))
 
 
-def measured(addresses: Sequence[str], nodes: Sequence[int]) -> dict[str, Any]:
+def measured(addresses: Sequence[str], nodes: Sequence[int], in_guest: bool = False) -> dict[str, Any]:
     count = len(addresses)
     link = {"speed_gt_s": 32.0, "width": 16, "max_speed_gt_s": 32.0, "max_width": 16}
     opened = {"memory_free_mib": 96600, "memory_total_mib": 97249, "buffer_mib": BUFFER_MIB, "kernels_error": None}
@@ -54,7 +67,13 @@ def measured(addresses: Sequence[str], nodes: Sequence[int]) -> dict[str, Any]:
             "seconds": 0.731, "driver_version": "13.2",
         },
         "devices": {
-            address: {**card, "cuda_index": index, "opened": opened, "link": link}
+            address: {
+                **card,
+                "cuda_index": index,
+                "opened": opened,
+                "link": link,
+                "place": _place(address, None if in_guest else nodes[index]),
+            }
             for index, address in enumerate(addresses)
         },
         "events": [],
@@ -66,6 +85,23 @@ def measured(addresses: Sequence[str], nodes: Sequence[int]) -> dict[str, Any]:
             }
             for address in addresses
         },
+        "one_to_many": {
+            address: {
+                "bandwidth_gb_s": _figure(53.1, 32, concurrent=count - 1, method="copy_engine, events"),
+                "corrupt_pairs": [],
+            }
+            for address in addresses
+        },
+        "phases": {name: _phase(name, addresses) for name in PHASES},
+        "counter_sources": {"nvml": None, "aer": None, "log": None},
+        "host_memory": {
+            node: {"mib": 512, "placed_by": "set_mempolicy and CPU affinity", "node_found": int(node), "error": None}
+            for node in (("0",) if in_guest else ("0", "1"))
+        },
+        "host_links": {
+            address: _host_link(index, 0 if in_guest else nodes[index], in_guest, count)
+            for index, address in enumerate(addresses)
+        },
         "options": {"buffer_mib": BUFFER_MIB, "init_limit_s": 60, "loopback": False},
         "pairs": {
             "%s->%s" % (addresses[a], addresses[b]): _pair(*(NEAR if is_near else FAR))
@@ -74,6 +110,38 @@ def measured(addresses: Sequence[str], nodes: Sequence[int]) -> dict[str, Any]:
         "seconds": 14.2,
         "stages": {"cuInit": 0.731, "open a context": 2.9, "control": 2.2, "latency": 0.4},
     }  # fmt: skip
+
+
+def _place(address: str, node: int | None) -> dict[str, Any]:
+    """A card on a root port of its own, as epyc_board builds it; a guest's firmware names no node."""
+    bus = int(address[5:7], 16) - 1
+    return {
+        "path": None if node is None else ["0000:%02x:01.1" % bus],
+        "root_complex": None if node is None else "pci0000:%02x" % bus,
+        "numa_node": node,
+    }
+
+
+def _phase(name: str, addresses: Sequence[str]) -> dict[str, Any]:
+    counted = {address: {"replays": 0, "generation": 5, "brakes": [], "nvlink": {}} for address in addresses}
+    counters = {"gpus": counted, "aer": {}, "log": []}
+    return {"budget_s": BUDGETS[name], "seconds": PHASES[name], "left": [], "counters": counters}
+
+
+def _host_link(index: int, node: int, in_guest: bool, count: int) -> dict[str, Any]:
+    """Every card has figures of its own, so that a test can change one of them."""
+    near, far = round(HOST_NEAR + 0.01 * index, 2), round(HOST_FAR + 0.01 * index, 2)
+    method = "copy_engine, page-locked memory"
+
+    def alone(share: float) -> dict[str, Any]:
+        rates = {str(node): near} if in_guest else {str(node): near, str(1 - node): far}
+        return {key: _figure(share * rate, 64, concurrent=1, method=method) for key, rate in rates.items()}
+
+    at_once = {
+        way: _figure(0.97 * share * near, 64, concurrent=count, method=method)
+        for way, share in (("to_gpu", 1.0), ("from_gpu", 0.98))
+    }
+    return {"alone": {"to_gpu": alone(1.0), "from_gpu": alone(0.98)}, "at_once": at_once}
 
 
 def _pair(rate: float, latency: float) -> dict[str, Any]:

@@ -467,9 +467,45 @@ def ratios(machine: Machine) -> Any:
     return records
 
 
+def phases(machine: Machine) -> Any:
+    """Every phase's time and budget, the host's links, the path classes and what the links counted, with the spread."""
+    told: list[str] = []
+    evidence = worker_run.ProbeEvidence({"buffer_mib": 256, "init_limit_s": 60}, 180, progress=told.append)
+    errors = Errors("probe")
+    found = p2p_probe.gather(evidence, {"collective": "false"}, errors, evidence.only_initialise)
+    for sentence in told:
+        machine.say("  told: " + sentence)
+    machine.say("  whole probe %s s; stages %s" % (found["seconds"], found["stages"]))
+    machine.say("  host memory %s" % json.dumps(found["host_memory"]))
+    machine.say("  sources of counters %s" % json.dumps(found["counter_sources"]))
+    for name, phase in found["phases"].items():
+        machine.say("  phase %s: %s s of %s s" % (name, phase.get("seconds"), phase.get("budget_s")))
+        machine.say("    counted %s" % json.dumps(phase.get("counters")))
+        held = phase.get("seconds") is not None and not phase.get("left")
+        machine.expect(held, "%s came to its end within its budget: left %s" % (name, phase.get("left")))
+    for address, link in found["host_links"].items():
+        machine.say("  host link %s: %s: %s" % (address, link["verdict"], link["reason"]))
+        for way, figures in link["alone"].items():
+            for node, figure in figures.items():
+                spread = (figure["median"], figure["min"], figure["max"])
+                machine.say("    %s, memory of node %s: %s GB/s (%s to %s)" % (way, node, *spread))
+        for way, figure in link["at_once"].items():
+            machine.say("    %s, all at once: %s GB/s (%s to %s)" % (way, *map(figure.get, ("median", "min", "max"))))
+        machine.say("    expected %s GB/s, at least %s (%s)" % (link["full_gb_s"], link["least_gb_s"], link["basis"]))
+        machine.expect(link["verdict"] in ("ok", "shared_uplink"), "host link %s is good" % address)
+    machine.say("  path classes %s" % json.dumps(found["path_classes"]))
+    for name in ("many_to_one", "one_to_many"):
+        machine.say("  %s %s" % (name, json.dumps(found[name])))
+    machine.say("  shared uplinks %s" % found["shared_uplinks"])
+    for name in p2p_probe.LISTS:
+        machine.expect(not found[name], "%s is empty: %s" % (name, found[name]))
+    return {**found, "errors": errors.entries}
+
+
 STEPS = (
     environment,
     idle,
+    phases,
     visible_devices,
     properties,
     busy,

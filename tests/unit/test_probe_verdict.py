@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "module_utils"))
 import pytest
 from ansible.module_utils.gpu_host import p2p_probe
 from ansible.module_utils.gpu_host.probe import all_reduce, pair_verdict
-from gpu_probe import driver, gpu, kernels, load, measure
+from gpu_probe import driver, gpu, kernels, measure
 
 GEN5 = {"link": {"speed_gt_s": 32.0, "width": 16}}
 GEN4 = {"link": {"speed_gt_s": 16.0, "width": 16}}
@@ -255,24 +255,6 @@ def test_the_signatures_are_those_of_cuda_h() -> None:
                 inside = part.partition(")")[0]
                 counts.add(0 if inside.strip() == "void" else inside.count(",") + 1)
         assert len(signature) in counts, function
-
-
-class Seat:
-    def __init__(self, number: int) -> None:
-        self.address = number
-
-
-@pytest.mark.parametrize("count", [2, 3, 4, 7, 8, 16])
-def test_the_schedule_has_every_pair_once_and_no_gpu_twice_in_a_round(count: int) -> None:
-    seats: Any = [Seat(number) for number in range(count)]
-    table = load.make_rounds(seats, lambda one, other: True)
-    assert len(table) == (count - 1 if count % 2 == 0 else count)
-    for turn in table:
-        busy = [seat.address for couple in turn for seat in couple]
-        assert len(busy) == len(set(busy))
-    pairs = [frozenset((one.address, other.address)) for turn in table for one, other in turn]
-    assert len(pairs) == len(set(pairs)) == count * (count - 1) // 2
-    assert len(load.make_rounds(seats, lambda one, other: True, one_by_one=True)) == len(pairs)
 
 
 @pytest.mark.parametrize(

@@ -171,12 +171,16 @@ def test_a_uniform_table_is_a_sentence() -> None:
     ]
     assert matrix_text.describe_p2p({**halved, "p2p": {"read": None}}, 200) == [unknown]
     lines = matrix_text.describe_p2p(probed(host(p0=None)), 200)
-    assert lines[1:] == ["bandwidth 55.4 GB/s on every pair", "latency of a 12 KiB copy 0.94 µs on every pair"]
+    assert lines[1:] == [
+        "bandwidth 55.4 GB/s on every pair (a healthy pair: at least 47.9)",
+        "latency of a 12 KiB copy 0.94 µs on every pair",
+    ]
 
 
 def test_the_worst_pair_is_named() -> None:
     lines = matrix_text.describe_p2p(probed(host(), p2_1=pair(7.5, 21.0, "staged")), 200)
-    assert "bandwidth 7.50 to 55.4 GB/s, worst from GPU 2 to GPU 1 (0000:03:00.0 to 0000:02:00.0)" in lines
+    worst = "worst from GPU 2 to GPU 1 (0000:03:00.0 to 0000:02:00.0)"
+    assert "bandwidth 7.50 to 55.4 GB/s, %s (a healthy pair: at least 47.9)" % worst in lines
     assert "latency of a 12 KiB copy 0.94 to 21.0 µs, worst from GPU 2 to GPU 1 (0000:03:00.0 to 0000:02:00.0)" in lines
     assert any(line.split() == ["2", "0000:03:00.0", "OK", "HOST", "·", "OK"] for line in lines)
 

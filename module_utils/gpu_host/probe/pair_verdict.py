@@ -38,7 +38,7 @@ HIGH_LATENCY_US = 4.0
 SAME_AS_CONTROL = 1.15
 # Above the raw rate of the link, with room for how a tool counts: the bytes did not take that link.
 IMPOSSIBLE_SHARE = 1.1
-MANY_TO_ONE_SHARE = 0.5  # of the best single pair into the same GPU: its link is the limit
+MANY_TO_ONE_SHARE = 0.5  # of the best single pair into (or out of) the same GPU: its link is the limit
 ALL_AT_ONCE_SHARE = (
     0.25  # of one pair's bandwidth times the number of GPUs: 164 to 192 of 448 GB/s is healthy on eight, 52 a collapse
 )

@@ -65,10 +65,22 @@ _DEVICE = {
     "multiprocessors": NUMBER,
     "opened": {"kernels_error": _ERROR},
     "link": {"speed_gt_s": NUMBER, "width": NUMBER, "max_speed_gt_s": NUMBER, "max_width": NUMBER},
+    "place": {"path": ("list", TEXT), "root_complex": TEXT, "numa_node": NUMBER},
     "error": _ERROR,
     "mig": FLAG,
 }
 _TOGETHER = {"bandwidth_gb_s": _FIGURE, "corrupt_pairs": ("list", TEXT)}
+_HOST_LINK = {
+    "alone": {"to_gpu": ("each", _FIGURE), "from_gpu": ("each", _FIGURE)},
+    "at_once": {"to_gpu": _FIGURE, "from_gpu": _FIGURE},
+}
+_COUNTED = {"replays": NUMBER, "generation": NUMBER, "brakes": ("list", TEXT), "nvlink": ("each", NUMBER)}
+_PHASE = {
+    "budget_s": NUMBER,
+    "seconds": NUMBER,
+    "left": ("list", TEXT),
+    "counters": {"gpus": ("each", _COUNTED), "aer": ("each", ("each", NUMBER)), "log": ("list", TEXT)},
+}
 PROBE: Shape = {
     "cuda": {
         "initialised": FLAG,
@@ -82,6 +94,11 @@ PROBE: Shape = {
     "pairs": ("each", _PAIR),
     "loopback": ("each", _PAIR),
     "many_to_one": ("each", _TOGETHER),
+    "one_to_many": ("each", _TOGETHER),
+    "host_links": ("each", _HOST_LINK),
+    "host_memory": ("each", {"mib": NUMBER, "placed_by": TEXT, "node_found": NUMBER, "error": _ERROR}),
+    "counter_sources": ("each", TEXT),
+    "phases": ("each", _PHASE),
     "all_at_once": _TOGETHER,
     "events": (
         "list",

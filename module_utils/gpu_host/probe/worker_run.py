@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from typing import Any
+from typing import Any, Callable
 
 from ..evidence.commands import KILL_GRACE_SECONDS, describe_stuck
 from ..evidence.interface import NOT_CAPTURED, Evidence, Outcome
@@ -35,6 +35,7 @@ GPUS_COMMAND = (
 PACKAGES = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 WORKER = "import sys; sys.path.insert(0, sys.argv[1]); from gpu_probe.worker import main; main()"
 RESTARTS_AT_MOST = 5
+LEAST_BUDGET_S = 5.0  # for what is left after a child that hung
 STDERR_BYTES = 2000
 # Nothing that follows can work when one of these fails.
 FIRST_STAGES = ("start", "load libcuda.so.1", "cuInit", "list devices", "allocate host memory")
@@ -64,9 +65,10 @@ class ProbeEvidence(LiveEvidence):
         limit_s: float,
         python: str = sys.executable,
         unanswered: dict[str, str] | None = None,
+        progress: Callable[[str], None] | None = None,
     ) -> None:
         super().__init__(unanswered=unanswered)
-        self._options, self._limit_s, self._python = options, limit_s, python
+        self._options, self._limit_s, self._python, self._progress = options, limit_s, python, progress
         # argv -> a function that returns what the command would print as JSON
         self.commands: dict[tuple[str, ...], Any] = {PROBE_COMMAND: self._probe}
 
@@ -83,24 +85,38 @@ class ProbeEvidence(LiveEvidence):
         return Outcome(tuple(argv), "ok", rc=0, stdout=text.encode("ascii"), seconds=round(time.monotonic() - began, 3))
 
     def _probe(self) -> dict[str, Any]:
-        return Probe(self._options, self._limit_s, self._python).run()
+        return Probe(self._options, self._limit_s, self._python, self._progress).run()
 
 
 class Probe:
-    """One run of the probe: its raw result as a dictionary (see `probe.py`), from as many children as it takes."""
+    """One run of the probe: its raw result as a dictionary (see `probe.py`), from as many children as it takes.
 
-    def __init__(self, options: dict[str, Any], limit_s: float, python: str = sys.executable) -> None:
+    `progress` is told in a sentence when a phase begins, with its budget, and when a stage hung or broke.
+    """
+
+    def __init__(
+        self,
+        options: dict[str, Any],
+        limit_s: float,
+        python: str = sys.executable,
+        progress: Callable[[str], None] | None = None,
+    ) -> None:
+        self._progress = progress or (lambda _text: None)
         self._options = dict(options)
         self._deadline = time.monotonic() + limit_s
         self._python = python
         self._blamed: list[str] = []
+        self._seconds_before: dict[str, float] = {}
         self.raw: dict[str, Any] = {
             "cuda": None,
             "devices": {},
             "pairs": {},
             "loopback": {},
             "many_to_one": {},
+            "one_to_many": {},
             "all_at_once": None,
+            "host_links": {},
+            "phases": {},
         }
         self.raw.update(events=[], stages={}, options={key: value for key, value in options.items() if key != "parent"})
 
@@ -110,13 +126,17 @@ class Probe:
         done: set[str] = set()
         one_by_one = False
         for _ in range(RESTARTS_AT_MOST + 1):
-            child = _Child(
-                self._python,
-                {**self._options, "skip": sorted(skip), "done": sorted(done | self._have()), "one_by_one": one_by_one},
-            )
-            event = child.watch(self._take, self._deadline, self.raw["stages"])
+            options = {**self._options, "skip": sorted(skip), "done": sorted(done | self._have())}
+            options["one_by_one"] = one_by_one
+            self._seconds_before = {name: phase.get("seconds") or 0.0 for name, phase in self.raw["phases"].items()}
+            planned = sum(phase.get("budget_s") or 0.0 for phase in self.raw["phases"].values())
+            if planned:  # a former child has used a part of it
+                options["budget_s"] = max(LEAST_BUDGET_S, planned - (time.monotonic() - began))
+            child = _Child(self._python, options)
+            event = child.watch(self._take, self._deadline, self.raw["stages"], self._tell)
             if event is None:
                 break
+            self._progress("the probe's stage '%s' %s" % (event["stage"], event["kind"].replace("_", " ")))
             self.raw["events"].append(event)
             stage, about = event["stage"], event["about"]
             if stage in FIRST_STAGES or event["kind"] in ("left_behind", "out_of_time"):
@@ -126,10 +146,19 @@ class Probe:
             if len(about) == 1:
                 skip |= self._blame(about[0], event)
             elif one_by_one or not stage.startswith("bandwidth"):
-                done |= {"all_at_once  "} | {"many_to_one %s " % address for address in self.raw["devices"]}
+                done |= {"all_at_once  "}
+                for address in self.raw["devices"]:
+                    done |= {"many_to_one %s " % address, "one_to_many %s " % address}
+                    done |= {"host_links %s at_once" % address} if stage.startswith("host links") else set()
             one_by_one = one_by_one or len(about) > 1
         self.raw["seconds"] = round(time.monotonic() - began, 2)
         return self.raw
+
+    def _tell(self, phase: dict[str, Any]) -> None:
+        self._progress(
+            "phase %d of %d of the probe: %s, for which it has %.3g s"
+            % (phase["number"], phase["of"], phase["phase"].replace("_", " "), phase["budget_s"])
+        )
 
     def _blame(self, name: str, event: dict[str, Any]) -> set[str]:
         """Note the fault where it belongs; what to leave alone from now on.
@@ -152,6 +181,12 @@ class Probe:
         return {name}
 
     def _take(self, path: list[str], value: Any) -> None:
+        if path[0] == "phases":
+            before = self._seconds_before.get(path[1])
+            if before and "seconds" in value:
+                value = {**value, "seconds": round(before + value["seconds"], 3)}
+            if before is not None and "budget_s" in value:
+                return  # what was planned for the first child stands
         place = self.raw
         for name in path[:-1]:
             place = place.setdefault(name, {})
@@ -162,7 +197,8 @@ class Probe:
 
     def _have(self) -> set[str]:
         """What need not be measured again, as the worker's option `done` wants it."""
-        have = {"many_to_one %s " % address for address in self.raw["many_to_one"]}
+        have = {"%s %s " % (load, address) for load in ("many_to_one", "one_to_many") for address in self.raw[load]}
+        have |= {"host_links %s %s" % (name, part) for name, parts in self.raw["host_links"].items() for part in parts}
         if self.raw["all_at_once"]:
             have.add("all_at_once  ")
         for section in ("pairs", "loopback"):
@@ -206,7 +242,9 @@ class _Child:
         except BrokenPipeError:
             pass  # it ended at once; watch() says why
 
-    def watch(self, take: Any, deadline: float, stages: dict[str, float]) -> dict[str, Any] | None:
+    def watch(
+        self, take: Any, deadline: float, stages: dict[str, float], tell: Callable[[dict[str, Any]], None]
+    ) -> dict[str, Any] | None:
         assert self._process.stdout and self._process.stdin
         descriptor = self._process.stdout.fileno()
         os.set_blocking(descriptor, False)
@@ -226,15 +264,17 @@ class _Child:
                         return self._finished()
                     *lines, rest = (rest + data).split(b"\n")
                     for line in lines:
-                        self._hear(json.loads(line), take, stages)
+                        self._hear(json.loads(line), take, stages, tell)
         finally:
             self._process.stdin.close()
             self._process.stdout.close()
             self._errors.close()
 
-    def _hear(self, message: dict[str, Any], take: Any, stages: dict[str, float]) -> None:
+    def _hear(self, message: dict[str, Any], take: Any, stages: dict[str, float], tell: Any) -> None:
         if "put" in message:
             take(message["put"], message["value"])
+        elif "phase" in message:
+            tell(message)
         elif "lost" in message:
             self._lost = message["lost"]
         elif "begin" in message:

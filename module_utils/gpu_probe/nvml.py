@@ -1,0 +1,110 @@
+"""The few calls of NVML that say what a link did while the probe worked.
+
+By ctypes on the driver's own libnvidia-ml.so.1, because a run of nvidia-smi takes longer than a phase of the probe.
+What NVML cannot say of a GPU is None; a counter that the GPU does not have is left out.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import POINTER, byref, c_char_p, c_int, c_uint, c_ulonglong, c_void_p
+from typing import Any
+
+_LIBRARY = "libnvidia-ml.so.1"
+_NOT_SUPPORTED = 3
+_MOST_LINKS = 18
+# [nvml.h, nvmlNvLinkErrorCounter_t] Those that stay at 0 on a good link.
+_LINK_COUNTERS = {"replay": 0, "recovery": 1}
+# [nvml.h, nvmlClocksEventReason*] Those that are no part of normal work.
+_BRAKES = {0x8: "hw_slowdown", 0x20: "sw_thermal_slowdown", 0x40: "hw_thermal_slowdown", 0x80: "hw_power_brake"}
+
+_SIGNATURES: dict[str, tuple[Any, ...]] = {
+    "nvmlInit_v2": (),
+    "nvmlDeviceGetHandleByPciBusId_v2": (c_char_p, POINTER(c_void_p)),
+    "nvmlDeviceGetPcieReplayCounter": (c_void_p, POINTER(c_uint)),
+    "nvmlDeviceGetCurrPcieLinkGeneration": (c_void_p, POINTER(c_uint)),
+    "nvmlDeviceGetCurrentClocksThrottleReasons": (c_void_p, POINTER(c_ulonglong)),
+    "nvmlDeviceGetNvLinkState": (c_void_p, c_uint, POINTER(c_int)),
+    "nvmlDeviceGetNvLinkErrorCounter": (c_void_p, c_uint, c_int, POINTER(c_ulonglong)),
+}
+# Keys of `read_counters` -> the function and the type of its number.
+_NUMBERS: dict[str, tuple[str, Any]] = {
+    "replays": ("nvmlDeviceGetPcieReplayCounter", c_uint),
+    "generation": ("nvmlDeviceGetCurrPcieLinkGeneration", c_uint),
+    "brakes": ("nvmlDeviceGetCurrentClocksThrottleReasons", c_ulonglong),
+}
+NOT_SUPPORTED = -1
+
+
+class Nvml:
+    """The loaded library; `error` says why it does not answer, None where it does."""
+
+    def __init__(self) -> None:
+        self.error: str | None = None
+        self._devices: dict[str, c_void_p] = {}
+        self._links: dict[str, list[int]] = {}
+        try:
+            self._library = ctypes.CDLL(_LIBRARY)
+            code = self._call("nvmlInit_v2")
+            self.error = None if code == 0 else "nvmlInit_v2 returned %s" % code
+        except OSError as error:
+            self.error = str(error)
+
+    def _call(self, name: str, *arguments: Any) -> int | None:
+        """The result code; None where the library has no such function."""
+        try:
+            function = getattr(self._library, name)
+        except AttributeError:
+            return None
+        function.argtypes, function.restype = _SIGNATURES[name], c_int
+        return int(function(*arguments))
+
+    def read_counters(self, address: str) -> dict[str, Any]:
+        """``{replays, generation, brakes: [name], nvlink: {"link 3 replay": count}}``, each None where it is not known,
+        and left out where the GPU does not have it; `nvlink` is empty for a GPU without active links."""
+        device = self._device(address)
+        if device is None:
+            return dict.fromkeys(("replays", "generation", "brakes", "nvlink"))
+        found: dict[str, Any] = {"nvlink": self._count_links(address, device)}
+        for key, (name, kind) in _NUMBERS.items():
+            number = self._number(name, kind(), device)
+            if number != NOT_SUPPORTED:
+                found[key] = number
+        mask = found.get("brakes")
+        if mask is not None:
+            found["brakes"] = [name for bit, name in _BRAKES.items() if mask & bit]
+        return found
+
+    def _device(self, address: str) -> c_void_p | None:
+        if self.error is None and address not in self._devices:
+            handle = c_void_p()
+            if self._call("nvmlDeviceGetHandleByPciBusId_v2", address.encode("ascii"), byref(handle)) != 0:
+                return None
+            self._devices[address] = handle
+        return self._devices.get(address)
+
+    def _number(self, name: str, value: Any, device: c_void_p, *arguments: Any) -> int | None:
+        """The number that a call gives, NOT_SUPPORTED, or None where the call fails."""
+        code = self._call(name, device, *arguments, byref(value))
+        return int(value.value) if code == 0 else NOT_SUPPORTED if code == _NOT_SUPPORTED else None
+
+    def _count_links(self, address: str, device: c_void_p) -> dict[str, int] | None:
+        if address not in self._links:
+            state = c_int()
+            codes = [
+                (self._call("nvmlDeviceGetNvLinkState", device, c_uint(link), byref(state)), state.value, link)
+                for link in range(_MOST_LINKS)
+            ]
+            # A GPU without NVLink says "not supported", one with fewer links "invalid argument" for the rest.
+            if codes[0][0] not in (0, _NOT_SUPPORTED):
+                return None
+            self._links[address] = [link for code, on, link in codes if code == 0 and on == 1]
+        found = {}
+        for link in self._links[address]:
+            for name, number in _LINK_COUNTERS.items():
+                count = self._number("nvmlDeviceGetNvLinkErrorCounter", c_ulonglong(), device, link, number)
+                if count is None:
+                    return None
+                if count != NOT_SUPPORTED:  # NVLink 5 counts in another way
+                    found["link %d %s" % (link, name)] = count
+        return found

@@ -1,0 +1,131 @@
+"""Which pairs of GPUs the probe measures at the same time, how long each phase may take, and where GPUs hang."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Hashable
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "module_utils"))
+
+import pytest
+from gpu_probe import places, plan
+
+COUNTS = (2, 3, 4, 7, 8, 16)
+
+
+def place(path: list[str], node: int | None = None) -> dict[str, Any]:
+    return {"path": path, "root_complex": None, "numa_node": node}
+
+
+def build_places(kind: str, count: int) -> list[dict[str, Any]]:
+    """The places of `count` GPUs on a board of this kind."""
+    half = max(1, count // 2)
+    boards = {
+        "unknown": lambda _at: {"path": None, "root_complex": None, "numa_node": None},
+        "own root ports": lambda at: place(["root%d" % at], at // half),
+        "switches of four": lambda at: place(
+            ["root%d" % (at // 4), "switch%d" % (at // 4), "port%d" % at], at // 4 // max(1, count // 8)
+        ),
+        "two levels": lambda at: place(["root", "top", "top%d" % (at // 4), "leaf%d" % (at // 4), "port%d" % at], 0),
+        "conventional": lambda _at: place([]),
+    }
+    return [boards[kind](at) for at in range(count)]
+
+
+def links_of(places_: list[dict[str, Any]], fabric: bool) -> dict[tuple[int, int], frozenset[Hashable]]:
+    every = [(a, b) for a in range(len(places_)) for b in range(len(places_)) if a != b]
+    return {(a, b): plan.list_links(places_[a], places_[b], (str(a), str(b)), fabric) for a, b in every}
+
+
+@pytest.mark.parametrize("count", COUNTS)
+@pytest.mark.parametrize("kind", ["unknown", "own root ports", "switches of four", "two levels", "conventional"])
+@pytest.mark.parametrize("fabric", [False, True])
+def test_each_directed_pair_has_its_round_and_shares_no_link_in_it(kind: str, count: int, fabric: bool) -> None:
+    links = links_of(build_places(kind, count), fabric)
+    rounds = plan.plan_rounds(plan.order_directed_pairs(range(count)), links)
+    pairs = [pair for turn in rounds for pair in turn]
+    assert sorted(pairs) == sorted(links)  # every one, exactly once
+    for turn in rounds:
+        ends = [end for pair in turn for end in pair]
+        used = [link for pair in turn for link in links[pair]]
+        assert len(ends) == len(set(ends)) and len(used) == len(set(used))
+    if fabric or kind in ("unknown", "conventional"):  # nothing is shared: all disjoint pairs at once
+        fewest = count - 1 if count % 2 == 0 else count
+        assert len(rounds) == 2 * fewest and all(len(turn) == count // 2 for turn in rounds)
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_unordered_pairs_take_the_rounds_of_a_tournament(count: int) -> None:
+    rounds = plan.plan_rounds(plan.order_pairs(range(count)), {})
+    assert len(rounds) == (count - 1 if count % 2 == 0 else count)
+    pairs = [frozenset(pair) for turn in rounds for pair in turn]
+    assert len(pairs) == len(set(pairs)) == count * (count - 1) // 2
+
+
+def test_a_pair_occupies_the_links_between_its_ends_only() -> None:
+    four = build_places("switches of four", 8)
+    within = plan.list_links(four[0], four[1], ("a", "b"), False)
+    assert within == {("a", "up"), ("b", "down"), ("port0", "up"), ("port1", "down")}
+    across = plan.list_links(four[0], four[4], ("a", "b"), False)
+    assert {("root0", "up"), ("switch0", "up"), ("switch1", "down"), ("sockets", 0, 1)} <= across
+    # The way back takes the other half of each link.
+    assert not across & plan.list_links(four[4], four[0], ("b", "a"), False)
+
+
+def test_switches_of_four_let_other_pairs_work_beside_one_that_crosses() -> None:
+    links = links_of(build_places("switches of four", 8), False)
+    rounds = plan.plan_rounds(plan.order_directed_pairs(range(8)), links)
+    crossing = {turn: sum(1 for a, b in pairs if a // 4 == 0 and b // 4 == 1) for turn, pairs in enumerate(rounds)}
+    assert set(crossing.values()) <= {0, 1} and len(rounds) <= 20
+
+
+@pytest.mark.parametrize(("count", "most"), [(1, 16), (2, 16), (8, 24), (16, 50)])
+def test_the_phases_share_one_budget(count: int, most: float) -> None:
+    total = plan.choose_budget(count)
+    assert 0 < total <= most
+    assert sum(plan.split_budget(total).values()) == pytest.approx(total, rel=0.01)
+    assert set(plan.split_budget(total)) == set(plan.PHASES)
+
+
+def test_a_place_is_read_from_sysfs(tmp_path: Path) -> None:
+    device = tmp_path / "devices/pci0000:20/0000:20:01.0/0000:21:00.0/0000:22:04.0/0000:23:00.0"
+    device.mkdir(parents=True)
+    (tmp_path / "bus/pci/devices").mkdir(parents=True)
+    (tmp_path / "bus/pci/devices/0000:23:00.0").symlink_to(device)
+    (device / "numa_node").write_text("1\n")
+    (device / "current_link_width").write_text("4\n")
+    (device / "current_link_speed").write_text("32.0 GT/s PCIe\n")
+    (device / "max_link_speed").write_text("Unknown\n")
+    assert places.read_place("0000:23:00.0", str(tmp_path)) == {
+        "path": ["0000:20:01.0", "0000:21:00.0", "0000:22:04.0"],
+        "root_complex": "pci0000:20",
+        "numa_node": 1,
+    }
+    assert places.read_link("0000:23:00.0", str(tmp_path)) == {
+        "speed_gt_s": 32.0,
+        "width": 4,
+        "max_speed_gt_s": None,
+        "max_width": None,
+    }
+    (device / "numa_node").write_text("-1\n")
+    assert places.read_place("0000:23:00.0", str(tmp_path))["numa_node"] is None
+    assert places.read_place("0000:24:00.0", str(tmp_path))["path"] is None
+
+
+def test_nodes_and_the_farthest_are_read_from_sysfs(tmp_path: Path) -> None:
+    base = tmp_path / "devices/system/node"
+    for number, (cpus, distance) in enumerate([("0-3,8", "10 12 32"), ("4-7", "12 10 32"), ("", "32 32 10")]):
+        node = base / ("node%d" % number)
+        node.mkdir(parents=True)
+        (node / "cpulist").write_text(cpus + "\n")
+        (node / "distance").write_text(distance + "\n")
+        (node / "meminfo").write_text("Node %d MemFree:        4194304 kB\n" % number)
+    (base / "online").write_text("0-2\n")
+    (base / "has_memory").write_text("0,2\n")
+    nodes = places.read_nodes(str(tmp_path))
+    assert sorted(nodes) == [0, 2] and nodes[0]["cpus"] == [0, 1, 2, 3, 8] and nodes[0]["free_mib"] == 4096
+    assert places.choose_far_node(0, nodes) == 2
+    assert places.choose_far_node(0, {0: nodes[0]}) is None
+    assert places.read_nodes(str(tmp_path / "nothing")) == {}
