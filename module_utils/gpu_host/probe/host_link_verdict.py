@@ -81,7 +81,7 @@ def judge_host_links(raw: Facts, devices: Facts) -> Facts:
 def _describe(address: str, found: Facts, device: Facts) -> Facts:
     alone, at_once = found.get("alone") or {}, found.get("at_once") or {}
     node = (device.get("place") or {}).get("numa_node")
-    nodes = sorted({key for figures in alone.values() for key in figures or {}})
+    nodes = sorted({key for way in DIRECTIONS for key in alone.get(way) or {}})
     own = str(node) if str(node) in nodes else nodes[0] if len(nodes) == 1 else None
     far = next((key for key in nodes if key != own), None) if own is not None else None
 
