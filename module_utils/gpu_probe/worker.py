@@ -452,11 +452,10 @@ class Worker:
         assert self._cuda
         self._begin("allocate page-locked memory", CONTEXT_LIMIT_S)
         nodes = places.read_nodes(self._root)
-        buffers = host_links.HostBuffers(self._cuda, self._gpus, nodes)
+        near = [(self._places.get(gpu.address) or {}).get("numa_node") for gpu in self._gpus]
+        buffers = host_links.HostBuffers(self._cuda, self._gpus, near, nodes)
         self._put(buffers.facts, "host_memory")
-        chosen = {
-            gpu: buffers.choose_nodes((self._places.get(gpu.address) or {}).get("numa_node")) for gpu in self._gpus
-        }
+        chosen = {gpu: buffers.list_nodes(gpu) for gpu in self._gpus}
         count = len(self._gpus)
         for gpu in self._gpus:
             if not self._wanted("host_links", gpu.address, "alone") or self._late([gpu.address]):

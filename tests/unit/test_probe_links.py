@@ -120,6 +120,12 @@ def test_an_uplink_that_collapses_is_a_fault() -> None:
     assert "root port root1 (switch switch1)" in found["explanations"]["collapsed_host_links"][0]
 
 
+def test_one_gpu_that_gets_little_of_what_others_take_shares_with_them() -> None:
+    found = judge([host_link(55.5, at_once=20.0), host_link(55.5, at_once=50.0)])
+    assert not any(found[name] for name in host_link_verdict.LISTS)
+    assert "%s at once" % GPUS[0] in found["shared_uplinks"][0]
+
+
 def test_what_was_not_measured_is_unknown() -> None:
     assert judge([host_link(55.5), {}])["links"][GPUS[1]]["verdict"] == "unknown"
 

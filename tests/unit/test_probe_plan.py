@@ -10,7 +10,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "module_utils"))
 
 import pytest
-from gpu_probe import places, plan
+from gpu_probe import host_links, places, plan
 
 COUNTS = (2, 3, 4, 7, 8, 16)
 
@@ -129,3 +129,73 @@ def test_nodes_and_the_farthest_are_read_from_sysfs(tmp_path: Path) -> None:
     assert places.choose_far_node(0, nodes) == 2
     assert places.choose_far_node(0, {0: nodes[0]}) is None
     assert places.read_nodes(str(tmp_path / "nothing")) == {}
+
+
+class Memory:
+    """A stand-in for `Cuda` that hands out addresses, and for a GPU."""
+
+    size = 256 << 20
+
+    def __init__(self) -> None:
+        self.taken: list[int] = []
+        self.freed: list[int] = []
+
+    def allocate_host(self, size: int) -> int:
+        self.taken.append(size)
+        return 1 << 40 | len(self.taken)
+
+    def call(self, function: str, address: int) -> None:
+        assert function == "cuMemFreeHost"
+        self.freed.append(address)
+
+    def use(self) -> None:
+        pass
+
+
+NODES = {
+    number: {"cpus": [], "free_mib": 64 << 10, "distances": {0: 10, 1: 12, 2: 32, 3: 32}} for number in range(8)
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("near", "nodes", "wanted"),
+    [
+        (0, {0: NODES[0]}, [0]),
+        (0, {0: NODES[0], 1: NODES[1]}, [0, 1]),
+        (0, {number: NODES[number] for number in range(4)}, [0, 2]),  # the farthest
+        (None, {0: NODES[0], 1: NODES[1]}, [0, 1]),
+        (None, NODES, [0, 1, 2, 3]),
+        (9, {0: NODES[0]}, [0]),  # a node without memory
+        (None, {}, []),
+    ],
+)
+def test_a_gpu_is_measured_with_its_own_node_and_the_farthest(near: Any, nodes: Any, wanted: list[int]) -> None:
+    assert host_links.choose_nodes(near, nodes) == wanted
+
+
+@pytest.mark.parametrize(("count", "near"), [(1, [0]), (8, [0] * 4 + [1] * 4), (16, [None] * 16)])
+def test_page_locked_memory_is_bounded_and_given_back(count: int, near: list[int | None]) -> None:
+    cuda: Any = Memory()
+    gpus: Any = [Memory() for _ in range(count)]
+    buffers = host_links.HostBuffers(cuda, gpus, near, NODES)
+    assert sum(cuda.taken) <= host_links.MOST_MIB_AT_ONCE << 20
+    assert all(facts["placed_by"] for facts in buffers.facts.values())
+    assert buffers.list_nodes(gpus[0])[0] == str(near[0] or 0)
+    buffers.close()
+    assert len(cuda.freed) == len(cuda.taken)
+
+
+def test_little_free_memory_makes_small_buffers() -> None:
+    cuda: Any = Memory()
+    gpus: Any = [Memory() for _ in range(8)]
+    poor = {0: {**NODES[0], "free_mib": 256}}
+    host_links.HostBuffers(cuda, gpus, [0] * 8, poor)
+    assert sum(cuda.taken) <= 256 // host_links.SHARE_OF_FREE << 20
+
+
+def test_a_kernel_without_nodes_is_said() -> None:
+    cuda: Any = Memory()
+    gpus: Any = [Memory()]
+    buffers = host_links.HostBuffers(cuda, gpus, [None], {})
+    assert buffers.list_nodes(gpus[0]) == [host_links.ANY_NODE]
+    assert "no NUMA nodes" in buffers.facts[host_links.ANY_NODE]["placed_by"]
