@@ -40,10 +40,8 @@ class Counters:
         }
 
     def have_nvlink(self, addresses: Iterable[str]) -> bool:
-        """Whether each of these GPUs has an active NVLink; True where NVML does not answer."""
-        if self._nvml.error is not None:
-            return True
-        return all(self._before["gpus"][address]["nvlink"] != {} for address in addresses)
+        """Whether each of these GPUs has an active NVLink; True where NVML does not say."""
+        return all(self._nvml.has_active_links(address) is not False for address in addresses)
 
     def compare(self) -> dict[str, Any]:
         """``{gpus: {address: {replays, nvlink, brakes, generation}}, aer: {address: {"correctable BadTLP": count}},

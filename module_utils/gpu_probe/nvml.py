@@ -11,7 +11,7 @@ from ctypes import POINTER, byref, c_char_p, c_int, c_uint, c_ulonglong, c_void_
 from typing import Any
 
 _LIBRARY = "libnvidia-ml.so.1"
-_NOT_SUPPORTED = 3
+_INVALID_ARGUMENT, _NOT_SUPPORTED = 2, 3
 _MOST_LINKS = 18
 # [nvml.h, nvmlNvLinkErrorCounter_t] Those that stay at 0 on a good link.
 _LINK_COUNTERS = {"replay": 0, "recovery": 1}
@@ -75,6 +75,11 @@ class Nvml:
             found["brakes"] = [name for bit, name in _BRAKES.items() if mask & bit]
         return found
 
+    def has_active_links(self, address: str) -> bool | None:
+        """Whether an NVLink of the GPU is active; None where that is not known. Call `read_counters` first."""
+        links = self._links.get(address)
+        return None if links is None else bool(links)
+
     def _device(self, address: str) -> c_void_p | None:
         if self.error is None and address not in self._devices:
             handle = c_void_p()
@@ -96,7 +101,7 @@ class Nvml:
                 for link in range(_MOST_LINKS)
             ]
             # A GPU without NVLink says "not supported", one with fewer links "invalid argument" for the rest.
-            if codes[0][0] not in (0, _NOT_SUPPORTED):
+            if any(code not in (0, _INVALID_ARGUMENT, _NOT_SUPPORTED) for code, _on, _link in codes):
                 return None
             self._links[address] = [link for code, on, link in codes if code == 0 and on == 1]
         found = {}

@@ -281,6 +281,7 @@ class Worker:
 
     def _links(self, source: Gpu, target: Gpu) -> frozenset[Any]:
         ends = (source.address, target.address)
+        # Atomic operations between GPUs go over NVLink; where NVML sees none, they do not.
         nvlink = ends in self._atomics and self._counters is not None and self._counters.have_nvlink(ends)
         return plan.list_links(self._places.get(ends[0]), self._places.get(ends[1]), ends, nvlink)
 

@@ -10,7 +10,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "module_utils"))
 
 import pytest
-from gpu_probe import host_links, places, plan
+from gpu_probe import counters, host_links, nvml, places, plan
 
 COUNTS = (2, 3, 4, 7, 8, 16)
 
@@ -199,3 +199,65 @@ def test_a_kernel_without_nodes_is_said() -> None:
     buffers = host_links.HostBuffers(cuda, gpus, [None], {})
     assert buffers.list_nodes(gpus[0]) == [host_links.ANY_NODE]
     assert "no NUMA nodes" in buffers.facts[host_links.ANY_NODE]["placed_by"]
+
+
+@pytest.mark.parametrize(
+    ("answers", "links", "active"),
+    [
+        ([(0, 1)] * 18, 18, True),
+        ([(0, 1)] * 4 + [(2, 0)] * 14, 4, True),
+        ([(0, 0)] * 18, 0, False),
+        ([(3, 0)] * 18, 0, False),  # a card without NVLink says "not supported"
+        ([(2, 0)] * 18, 0, False),  # or that there is no such link
+        ([(999, 0)] * 18, None, None),
+    ],
+)
+def test_what_nvml_says_of_nvlinks(
+    answers: list[tuple[int, int]], links: int | None, active: bool | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def call(_self: Any, name: str, *arguments: Any) -> int:
+        if name == "nvmlDeviceGetNvLinkState":
+            code, on = answers[arguments[1].value]
+            arguments[2]._obj.value = on
+            return code
+        if name == "nvmlDeviceGetPcieReplayCounter":
+            return 3  # the GPU does not count them
+        return 999 if name == "nvmlDeviceGetCurrPcieLinkGeneration" else 0
+
+    monkeypatch.setattr(nvml.Nvml, "_call", call)
+    monkeypatch.setattr(nvml.ctypes, "CDLL", lambda _name: None)
+    library = nvml.Nvml()
+    found = library.read_counters("0000:01:00.0")
+    assert "replays" not in found and found["generation"] is None and found["brakes"] == []
+    assert (None if found["nvlink"] is None else len(found["nvlink"]) // 2) == links
+    assert library.has_active_links("0000:01:00.0") is active
+
+
+def test_a_missing_nvml_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(_name: str) -> None:
+        raise OSError("libnvidia-ml.so.1: cannot open shared object file")
+
+    monkeypatch.setattr(nvml.ctypes, "CDLL", missing)
+    library = nvml.Nvml()
+    assert "cannot open" in str(library.error)
+    assert set(library.read_counters("0000:01:00.0").values()) == {None}
+    assert library.has_active_links("0000:01:00.0") is None
+
+
+def test_what_the_kernel_counts_meanwhile_is_told_by_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(_name: str) -> None:
+        raise OSError("no NVML")
+
+    monkeypatch.setattr(nvml.ctypes, "CDLL", missing)
+    for device in ("0000:01:00.0", "0000:00:01.0"):
+        (tmp_path / "bus/pci/devices" / device).mkdir(parents=True)
+    port = tmp_path / "bus/pci/devices/0000:00:01.0/aer_dev_correctable"
+    port.write_text("RxErr 0\nBadTLP 7\nTOTAL_ERR_COR 7\n")
+    counted = counters.Counters(["0000:01:00.0"], {"0000:01:00.0": ["0000:00:01.0"]}, str(tmp_path))
+    assert counted.describe_sources()["aer"] is None and counted.describe_sources()["nvml"] == "no NVML"
+    assert counted.compare()["aer"] == {}
+    port.write_text("RxErr 0\nBadTLP 19\nTOTAL_ERR_COR 19\n")
+    found = counted.compare()
+    assert found["aer"] == {"0000:00:01.0": {"correctable BadTLP": 12}}
+    assert found["gpus"]["0000:01:00.0"]["replays"] is found["gpus"]["0000:01:00.0"]["nvlink"] is None
+    assert counted.compare()["aer"] == {}  # since the call before
