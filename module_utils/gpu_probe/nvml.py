@@ -110,6 +110,7 @@ class Nvml:
                 count = self._number("nvmlDeviceGetNvLinkErrorCounter", c_ulonglong(), device, link, number)
                 if count is None:
                     return None
-                if count != NOT_SUPPORTED:  # NVLink 5 counts in another way
-                    found["link %d %s" % (link, name)] = count
+                if count == NOT_SUPPORTED:
+                    return None  # NVLink 5 counts in another way: that these links made no errors is not known
+                found["link %d %s" % (link, name)] = count
         return found
