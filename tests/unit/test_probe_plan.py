@@ -230,9 +230,6 @@ def test_what_nvml_says_of_nvlinks(
     found = library.read_counters("0000:01:00.0")
     assert "replays" not in found and found["generation"] is None and found["brakes"] == []
     assert (None if found["nvlink"] is None else len(found["nvlink"]) // 2) == links
-    if active:  # links whose errors NVML does not count are not taken for good ones
-        monkeypatch.setattr(library, "_number", lambda *_more: nvml.NOT_SUPPORTED)
-        assert library.read_counters("0000:01:00.0")["nvlink"] is None
     assert library.has_active_links("0000:01:00.0") is active
 
 
@@ -264,3 +261,42 @@ def test_what_the_kernel_counts_meanwhile_is_told_by_device(tmp_path: Path, monk
     assert found["aer"] == {"0000:00:01.0": {"correctable BadTLP": 12}}
     assert found["gpus"]["0000:01:00.0"]["replays"] is found["gpus"]["0000:01:00.0"]["nvlink"] is None
     assert counted.compare()["aer"] == {}  # since the call before
+
+
+@pytest.mark.parametrize(
+    ("codes", "wanted"),
+    [
+        ({}, 12),
+        ({(1, 219): 3}, 11),  # an older driver does not have all of them
+        (dict.fromkeys([(1, number) for number in (206, 207, 208, 211, 214, 219)], 3), None),  # a link without any
+    ],
+)
+def test_nvlink_5_is_counted_by_its_own_fields(
+    codes: dict[tuple[int, int], int], wanted: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two active links; the counters of older links are not supported, as on NVLink 5."""
+
+    def call(_self: Any, name: str, *arguments: Any) -> int:
+        if name == "nvmlDeviceGetNvLinkState":
+            arguments[2]._obj.value = int(arguments[1].value < 2)
+            return 0
+        if name == "nvmlDeviceGetFieldValues":
+            assert len(arguments[2]) == arguments[1] == 12
+            for field in arguments[2]:
+                field.code = codes.get((field.scope, field.field), 0)
+                field.value_type, field.value = 1, 0xFFFFFFFF00000007  # what stands beside an unsigned int is nothing
+            return 0
+        return 3 if name == "nvmlDeviceGetNvLinkErrorCounter" else 0
+
+    monkeypatch.setattr(nvml.Nvml, "_call", call)
+    monkeypatch.setattr(nvml.ctypes, "CDLL", lambda _name: None)
+    library = nvml.Nvml()
+    found = library.read_counters("0000:01:00.0")["nvlink"]
+    assert (None if found is None else len(found)) == wanted
+    assert found is None or set(found.values()) == {7}
+    assert library.has_active_links("0000:01:00.0") is True
+
+
+def test_the_fields_layout_is_that_of_nvml_h() -> None:
+    layout = {name: getattr(nvml._Field, name).offset for name, _kind in nvml._Field._fields_}
+    assert list(layout.values()) == [0, 4, 8, 16, 24, 28, 32] and nvml.ctypes.sizeof(nvml._Field) == 40
