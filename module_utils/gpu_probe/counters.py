@@ -40,25 +40,27 @@ class Counters:
         }
 
     def have_nvlink(self, addresses: Iterable[str]) -> bool:
-        """Whether each of these GPUs has an active NVLink; True where NVML does not answer."""
-        if self._nvml.error is not None:
-            return True
-        return all(self._before["gpus"][address]["nvlink"] != {} for address in addresses)
+        """Whether each of these GPUs has an active NVLink; True where NVML does not say."""
+        return all(self._nvml.has_active_links(address) is not False for address in addresses)
 
     def compare(self) -> dict[str, Any]:
-        """``{gpus: {address: {replays, nvlink, brakes, generation}}, aer: {address: {"correctable BadTLP": count}},
-        log: [line]}``: growth, counts above 0 only; None where it is not known."""
+        """``{gpus: {address: {replays, nvlink, nvlink_counters, brakes, generation}}, aer: {address: {"correctable
+        BadTLP": count}}, log: [line]}``.
+
+        Growth, counts above 0 only; None where it is not known. `nvlink_counters`: how many were compared.
+        """
         now, before = self._read(), self._before
         self._before = now
         found: dict[str, Any] = {"gpus": {}, "aer": {}, "log": self._new_lines()}
         for address in self._gpus:
             one, other = now["gpus"][address], before["gpus"][address]
-            grown: dict[str, Any] = {"nvlink": None}
+            grown: dict[str, Any] = {"nvlink": None, "nvlink_counters": None}
             if "replays" in one:
                 both = (one["replays"], other.get("replays"))
                 grown["replays"] = None if None in both else max(0, both[0] - both[1])
             if one["nvlink"] is not None and other["nvlink"] is not None:
                 grown["nvlink"] = _grown(one["nvlink"], other["nvlink"])
+                grown["nvlink_counters"] = len(one["nvlink"])
             found["gpus"][address] = {**one, **grown}
         for address in self._devices:
             errors = _grown(now["aer"][address], before["aer"][address])

@@ -16,7 +16,8 @@ from .measure import SAMPLES, measure_flows
 
 DIRECTIONS = ("to_gpu", "from_gpu")
 ANY_NODE = "any"  # the kernel shows no nodes
-MOST_MIB_ON_A_NODE = 512  # page-locked at once
+MOST_MIB_AT_ONCE = 1024  # page-locked, on all nodes together
+MOST_NODES_OF_ONE = 4  # tried for a GPU whose own node is not known
 MOST_MIB = 64  # of one GPU
 SHARE_OF_FREE = 8  # of the free memory of a node, this part at most
 MANY_GPUS = 4  # with more, each sample is shorter
@@ -41,20 +42,26 @@ class HostFlow:
 
 
 class HostBuffers:
-    """Page-locked memory on each node, cut into one part for each GPU. Give it back by `close`.
+    """Page-locked memory on each node that a GPU is to be measured with, cut into one part for each GPU. Give it back
+    by `close`.
 
-    ``facts``: by node (its number, or `ANY_NODE`) ``{mib, placed_by, node_found, error}``.
+    `near`: the NUMA node of each GPU, None where it is not known. ``facts``: by node (its number, or `ANY_NODE`)
+    ``{mib, placed_by, node_found, error}``.
     """
 
-    def __init__(self, cuda: Cuda, gpus: Sequence[Gpu], nodes: dict[int, dict[str, Any]]) -> None:
+    def __init__(
+        self, cuda: Cuda, gpus: Sequence[Gpu], near: Sequence[int | None], nodes: dict[int, dict[str, Any]]
+    ) -> None:
         self._cuda, self._gpus, self._nodes = cuda, list(gpus), nodes
+        self._chosen = [choose_nodes(node, nodes) for node in near]
+        wanted = sorted({node for chosen in self._chosen for node in chosen})
         self.facts: dict[str, dict[str, Any]] = {}
         self._addresses: dict[str, int] = {}
-        parts = [MOST_MIB, MOST_MIB_ON_A_NODE // len(gpus), *(gpu.size // MIB for gpu in gpus)]
-        free = [node["free_mib"] for node in nodes.values() if node["free_mib"] is not None]
+        parts = [MOST_MIB, MOST_MIB_AT_ONCE // max(1, len(wanted)) // len(gpus), *(gpu.size // MIB for gpu in gpus)]
+        free = [nodes[node]["free_mib"] for node in wanted if nodes[node]["free_mib"] is not None]
         self.part = max(1, min(*parts, *(mib // SHARE_OF_FREE // len(gpus) for mib in free))) * MIB
         gpus[0].use()
-        numbers: list[int | None] = [*sorted(nodes)] or [None]
+        numbers: list[int | None] = [*wanted] or [None]
         for number in numbers:
             self._take(number)
 
@@ -72,12 +79,10 @@ class HostBuffers:
                 facts["error"] = error.as_fact()
         self.facts[key] = facts
 
-    def choose_nodes(self, near: int | None) -> list[str]:
-        """The nodes to measure a GPU with: its own and the farthest from it, or all where its own is not known."""
-        if str(near) not in self._addresses:
-            return sorted(self._addresses)
-        far = places.choose_far_node(near or 0, {node: self._nodes[node] for node in map(int, self._addresses)})
-        return [str(near), *([] if far is None else [str(far)])]
+    def list_nodes(self, gpu: Gpu) -> list[str]:
+        """The nodes to measure this GPU with, its own first, as far as memory could be had there."""
+        wanted = [str(node) for node in self._chosen[self._gpus.index(gpu)]] or [ANY_NODE]
+        return [key for key in wanted if key in self._addresses]
 
     def flow(self, gpu: Gpu, direction: str, node: str) -> HostFlow:
         return HostFlow(gpu, direction, self._addresses[node] + self._gpus.index(gpu) * self.part, self.part)
@@ -87,6 +92,14 @@ class HostBuffers:
         for address in self._addresses.values():
             self._cuda.call("cuMemFreeHost", address)
         self._addresses = {}
+
+
+def choose_nodes(near: int | None, nodes: dict[int, dict[str, Any]]) -> list[int]:
+    """A GPU's own node and the farthest from it; where its own is not known, some of them all."""
+    if near not in nodes or near is None:
+        return sorted(nodes)[:MOST_NODES_OF_ONE]
+    far = places.choose_far_node(near, nodes)
+    return [near] if far is None else [near, far]
 
 
 def measure_host_flows(cuda: Cuda, flows: Sequence[HostFlow], gpus: int) -> list[dict[str, Any]]:

@@ -11,12 +11,37 @@ from ctypes import POINTER, byref, c_char_p, c_int, c_uint, c_ulonglong, c_void_
 from typing import Any
 
 _LIBRARY = "libnvidia-ml.so.1"
-_NOT_SUPPORTED = 3
+_INVALID_ARGUMENT, _NOT_SUPPORTED = 2, 3
 _MOST_LINKS = 18
 # [nvml.h, nvmlNvLinkErrorCounter_t] Those that stay at 0 on a good link.
 _LINK_COUNTERS = {"replay": 0, "recovery": 1}
+# [nvml.h, NVML_FI_DEV_NVLINK_COUNT_*] The same of NVLink 5, each asked for by link: what got past its correction.
+_LINK_FIELDS = {
+    "malformed packets": 206,
+    "buffer overruns": 207,
+    "receive errors": 208,
+    "local link integrity": 211,
+    "failed recoveries": 214,
+    "effective errors": 219,
+}
+_UNSIGNED_INT = 1  # nvmlValueType_t; the others that counters have fill all of the value
 # [nvml.h, nvmlClocksEventReason*] Those that are no part of normal work.
 _BRAKES = {0x8: "hw_slowdown", 0x20: "sw_thermal_slowdown", 0x40: "hw_thermal_slowdown", 0x80: "hw_power_brake"}
+
+
+class _Field(ctypes.Structure):
+    """nvmlFieldValue_t of nvml.h; of the value, which is a union, the whole number."""
+
+    _fields_ = (
+        ("field", c_uint),
+        ("scope", c_uint),
+        ("timestamp", ctypes.c_longlong),
+        ("latency_us", ctypes.c_longlong),
+        ("value_type", c_int),
+        ("code", c_int),
+        ("value", c_ulonglong),
+    )
+
 
 _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "nvmlInit_v2": (),
@@ -26,6 +51,7 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "nvmlDeviceGetCurrentClocksThrottleReasons": (c_void_p, POINTER(c_ulonglong)),
     "nvmlDeviceGetNvLinkState": (c_void_p, c_uint, POINTER(c_int)),
     "nvmlDeviceGetNvLinkErrorCounter": (c_void_p, c_uint, c_int, POINTER(c_ulonglong)),
+    "nvmlDeviceGetFieldValues": (c_void_p, c_int, POINTER(_Field)),
 }
 # Keys of `read_counters` -> the function and the type of its number.
 _NUMBERS: dict[str, tuple[str, Any]] = {
@@ -75,6 +101,11 @@ class Nvml:
             found["brakes"] = [name for bit, name in _BRAKES.items() if mask & bit]
         return found
 
+    def has_active_links(self, address: str) -> bool | None:
+        """Whether an NVLink of the GPU is active; None where that is not known. Call `read_counters` first."""
+        links = self._links.get(address)
+        return None if links is None else bool(links)
+
     def _device(self, address: str) -> c_void_p | None:
         if self.error is None and address not in self._devices:
             handle = c_void_p()
@@ -96,7 +127,7 @@ class Nvml:
                 for link in range(_MOST_LINKS)
             ]
             # A GPU without NVLink says "not supported", one with fewer links "invalid argument" for the rest.
-            if codes[0][0] not in (0, _NOT_SUPPORTED):
+            if any(code not in (0, _INVALID_ARGUMENT, _NOT_SUPPORTED) for code, _on, _link in codes):
                 return None
             self._links[address] = [link for code, on, link in codes if code == 0 and on == 1]
         found = {}
@@ -105,6 +136,22 @@ class Nvml:
                 count = self._number("nvmlDeviceGetNvLinkErrorCounter", c_ulonglong(), device, link, number)
                 if count is None:
                     return None
-                if count != NOT_SUPPORTED:  # NVLink 5 counts in another way
-                    found["link %d %s" % (link, name)] = count
+                if count == NOT_SUPPORTED:
+                    return self._read_fields(device, self._links[address])
+                found["link %d %s" % (link, name)] = count
         return found
+
+    def _read_fields(self, device: c_void_p, links: list[int]) -> dict[str, int] | None:
+        """The counters of NVLink 5; None where one link has none of them: that it made no errors is not known then."""
+        asked = [(link, name, number) for link in links for name, number in _LINK_FIELDS.items()]
+        fields = (_Field * len(asked))(*[_Field(field=number, scope=link) for link, _name, number in asked])
+        if self._call("nvmlDeviceGetFieldValues", device, len(asked), fields) != 0:
+            return None
+        found = {}
+        for (link, name, _number), field in zip(asked, fields):
+            if field.code == 0:
+                found["link %d %s" % (link, name)] = int(field.value) & (
+                    0xFFFFFFFF if field.value_type == _UNSIGNED_INT else 0xFFFFFFFFFFFFFFFF
+                )
+        counted = {link for (link, _name, _number), field in zip(asked, fields) if field.code == 0}
+        return found if counted == set(links) else None

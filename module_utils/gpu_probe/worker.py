@@ -281,6 +281,7 @@ class Worker:
 
     def _links(self, source: Gpu, target: Gpu) -> frozenset[Any]:
         ends = (source.address, target.address)
+        # Atomic operations between GPUs go over NVLink; where NVML sees none, they do not.
         nvlink = ends in self._atomics and self._counters is not None and self._counters.have_nvlink(ends)
         return plan.list_links(self._places.get(ends[0]), self._places.get(ends[1]), ends, nvlink)
 
@@ -452,11 +453,10 @@ class Worker:
         assert self._cuda
         self._begin("allocate page-locked memory", CONTEXT_LIMIT_S)
         nodes = places.read_nodes(self._root)
-        buffers = host_links.HostBuffers(self._cuda, self._gpus, nodes)
+        near = [(self._places.get(gpu.address) or {}).get("numa_node") for gpu in self._gpus]
+        buffers = host_links.HostBuffers(self._cuda, self._gpus, near, nodes)
         self._put(buffers.facts, "host_memory")
-        chosen = {
-            gpu: buffers.choose_nodes((self._places.get(gpu.address) or {}).get("numa_node")) for gpu in self._gpus
-        }
+        chosen = {gpu: buffers.list_nodes(gpu) for gpu in self._gpus}
         count = len(self._gpus)
         for gpu in self._gpus:
             if not self._wanted("host_links", gpu.address, "alone") or self._late([gpu.address]):

@@ -483,6 +483,10 @@ def phases(machine: Machine) -> Any:
         machine.say("    counted %s" % json.dumps(phase.get("counters")))
         held = phase.get("seconds") is not None and not phase.get("left")
         machine.expect(held, "%s came to its end within its budget: left %s" % (name, phase.get("left")))
+    counted = (found["phases"].get("bandwidth") or {}).get("counters") or {}
+    compared = {address: gpu.get("nvlink_counters") for address, gpu in (counted.get("gpus") or {}).items()}
+    on_nvlink = any(pair["path_class"] == "NVLink" for pair in found["pairs"].values())
+    machine.expect(not on_nvlink or all(compared.values()), "the errors of NVLinks are counted: %s" % compared)
     for address, link in found["host_links"].items():
         machine.say("  host link %s: %s: %s" % (address, link["verdict"], link["reason"]))
         for way, figures in link["alone"].items():

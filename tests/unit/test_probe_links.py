@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
+import p2p_facts
 import pytest
+from ansible.module_utils.gpu_host.evidence import bundle
 from ansible.module_utils.gpu_host.probe import (
     host_link_verdict,
     load_verdict,
@@ -12,6 +16,7 @@ from ansible.module_utils.gpu_host.probe import (
     phase_counters,
     phase_results,
     shared_ports,
+    worker_run,
 )
 
 GPUS = ["0000:%02x:00.0" % number for number in range(8)]
@@ -115,8 +120,60 @@ def test_an_uplink_that_collapses_is_a_fault() -> None:
     assert "root port root1 (switch switch1)" in found["explanations"]["collapsed_host_links"][0]
 
 
+def test_one_gpu_that_gets_little_of_what_others_take_shares_with_them() -> None:
+    found = judge([host_link(55.5, at_once=20.0), host_link(55.5, at_once=50.0)])
+    assert not any(found[name] for name in host_link_verdict.LISTS)
+    assert "%s at once" % GPUS[0] in found["shared_uplinks"][0]
+
+
 def test_what_was_not_measured_is_unknown() -> None:
     assert judge([host_link(55.5), {}])["links"][GPUS[1]]["verdict"] == "unknown"
+
+
+def replayed(place: tuple[Any, ...], value: Any) -> dict[str, Any]:
+    """The facts of a recorded probe with another value at one place; the value "gone" takes it out."""
+    path = Path(__file__).resolve().parents[1] / "fixtures" / "hosts" / "kvm-q35.jsonl.gz"
+    evidence = bundle.load_bundle(str(path)).copy()
+    raw = json.loads(evidence.run(worker_run.PROBE_COMMAND).text)
+    inside = raw
+    for key in place[:-1]:
+        inside = inside[key]
+    inside[place[-1]] = value
+    if value == "gone":
+        del inside[place[-1]]
+    evidence.add({"run": list(worker_run.PROBE_COMMAND), "status": "ok", "rc": 0, "stdout": json.dumps(raw)})
+    found: dict[str, Any] = p2p_facts.facts(evidence, {})["ansible_facts"]["p2p_probe"]
+    return found
+
+
+CARD = "0000:02:00.0"
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "unknown"),
+    [
+        (("host_links",), "x", host_link_verdict.LISTS),
+        (("host_links",), "gone", host_link_verdict.LISTS),
+        (("host_links", CARD), "gone", host_link_verdict.LISTS),
+        (("host_links", CARD, "alone"), {"a": 1}, host_link_verdict.LISTS),
+        (("host_links", CARD, "alone", "to_gpu"), {}, host_link_verdict.LISTS),
+        (("host_links", CARD, "alone", "to_gpu", "0", "median"), float("inf"), host_link_verdict.LISTS),
+        (("host_links", CARD, "at_once", "from_gpu"), None, ("collapsed_host_links",)),
+        (("phases",), "x", phase_counters.LISTS),
+        (("phases", "latency", "counters"), "gone", phase_counters.LISTS),
+        (("phases", "latency", "seconds"), None, phase_counters.LISTS),
+        (("phases", "latency", "counters", "gpus", CARD, "replays"), "x", ("link_errors_in_phases",)),
+        (("phases", "latency", "counters", "gpus"), "gone", phase_counters.LISTS[:2]),
+    ],
+    ids=str,
+)
+def test_what_a_damaged_result_could_have_held_is_unknown(
+    place: tuple[Any, ...], value: Any, unknown: tuple[str, ...]
+) -> None:
+    found = replayed(place, value)
+    assert {name for name in unknown if found[name] is None} == set(unknown)
+    assert not [name for name in (*host_link_verdict.LISTS, *phase_counters.LISTS) if found[name]]
+    assert found["all_delivered"] is found["all_fast"] is True  # the pairs are known all the same
 
 
 # -- names of ports

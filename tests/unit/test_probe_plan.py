@@ -10,7 +10,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "module_utils"))
 
 import pytest
-from gpu_probe import places, plan
+from gpu_probe import counters, host_links, nvml, places, plan
 
 COUNTS = (2, 3, 4, 7, 8, 16)
 
@@ -129,3 +129,174 @@ def test_nodes_and_the_farthest_are_read_from_sysfs(tmp_path: Path) -> None:
     assert places.choose_far_node(0, nodes) == 2
     assert places.choose_far_node(0, {0: nodes[0]}) is None
     assert places.read_nodes(str(tmp_path / "nothing")) == {}
+
+
+class Memory:
+    """A stand-in for `Cuda` that hands out addresses, and for a GPU."""
+
+    size = 256 << 20
+
+    def __init__(self) -> None:
+        self.taken: list[int] = []
+        self.freed: list[int] = []
+
+    def allocate_host(self, size: int) -> int:
+        self.taken.append(size)
+        return 1 << 40 | len(self.taken)
+
+    def call(self, function: str, address: int) -> None:
+        assert function == "cuMemFreeHost"
+        self.freed.append(address)
+
+    def use(self) -> None:
+        pass
+
+
+NODES = {
+    number: {"cpus": [], "free_mib": 64 << 10, "distances": {0: 10, 1: 12, 2: 32, 3: 32}} for number in range(8)
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("near", "nodes", "wanted"),
+    [
+        (0, {0: NODES[0]}, [0]),
+        (0, {0: NODES[0], 1: NODES[1]}, [0, 1]),
+        (0, {number: NODES[number] for number in range(4)}, [0, 2]),  # the farthest
+        (None, {0: NODES[0], 1: NODES[1]}, [0, 1]),
+        (None, NODES, [0, 1, 2, 3]),
+        (9, {0: NODES[0]}, [0]),  # a node without memory
+        (None, {}, []),
+    ],
+)
+def test_a_gpu_is_measured_with_its_own_node_and_the_farthest(near: Any, nodes: Any, wanted: list[int]) -> None:
+    assert host_links.choose_nodes(near, nodes) == wanted
+
+
+@pytest.mark.parametrize(("count", "near"), [(1, [0]), (8, [0] * 4 + [1] * 4), (16, [None] * 16)])
+def test_page_locked_memory_is_bounded_and_given_back(count: int, near: list[int | None]) -> None:
+    cuda: Any = Memory()
+    gpus: Any = [Memory() for _ in range(count)]
+    buffers = host_links.HostBuffers(cuda, gpus, near, NODES)
+    assert sum(cuda.taken) <= host_links.MOST_MIB_AT_ONCE << 20
+    assert all(facts["placed_by"] for facts in buffers.facts.values())
+    assert buffers.list_nodes(gpus[0])[0] == str(near[0] or 0)
+    buffers.close()
+    assert len(cuda.freed) == len(cuda.taken)
+
+
+def test_little_free_memory_makes_small_buffers() -> None:
+    cuda: Any = Memory()
+    gpus: Any = [Memory() for _ in range(8)]
+    poor = {0: {**NODES[0], "free_mib": 256}}
+    host_links.HostBuffers(cuda, gpus, [0] * 8, poor)
+    assert sum(cuda.taken) <= 256 // host_links.SHARE_OF_FREE << 20
+
+
+def test_a_kernel_without_nodes_is_said() -> None:
+    cuda: Any = Memory()
+    gpus: Any = [Memory()]
+    buffers = host_links.HostBuffers(cuda, gpus, [None], {})
+    assert buffers.list_nodes(gpus[0]) == [host_links.ANY_NODE]
+    assert "no NUMA nodes" in buffers.facts[host_links.ANY_NODE]["placed_by"]
+
+
+@pytest.mark.parametrize(
+    ("answers", "links", "active"),
+    [
+        ([(0, 1)] * 18, 18, True),
+        ([(0, 1)] * 4 + [(2, 0)] * 14, 4, True),
+        ([(0, 0)] * 18, 0, False),
+        ([(3, 0)] * 18, 0, False),  # a card without NVLink says "not supported"
+        ([(2, 0)] * 18, 0, False),  # or that there is no such link
+        ([(999, 0)] * 18, None, None),
+    ],
+)
+def test_what_nvml_says_of_nvlinks(
+    answers: list[tuple[int, int]], links: int | None, active: bool | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def call(_self: Any, name: str, *arguments: Any) -> int:
+        if name == "nvmlDeviceGetNvLinkState":
+            code, on = answers[arguments[1].value]
+            arguments[2]._obj.value = on
+            return code
+        if name == "nvmlDeviceGetPcieReplayCounter":
+            return 3  # the GPU does not count them
+        return 999 if name == "nvmlDeviceGetCurrPcieLinkGeneration" else 0
+
+    monkeypatch.setattr(nvml.Nvml, "_call", call)
+    monkeypatch.setattr(nvml.ctypes, "CDLL", lambda _name: None)
+    library = nvml.Nvml()
+    found = library.read_counters("0000:01:00.0")
+    assert "replays" not in found and found["generation"] is None and found["brakes"] == []
+    assert (None if found["nvlink"] is None else len(found["nvlink"]) // 2) == links
+    assert library.has_active_links("0000:01:00.0") is active
+
+
+def test_a_missing_nvml_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(_name: str) -> None:
+        raise OSError("libnvidia-ml.so.1: cannot open shared object file")
+
+    monkeypatch.setattr(nvml.ctypes, "CDLL", missing)
+    library = nvml.Nvml()
+    assert "cannot open" in str(library.error)
+    assert set(library.read_counters("0000:01:00.0").values()) == {None}
+    assert library.has_active_links("0000:01:00.0") is None
+
+
+def test_what_the_kernel_counts_meanwhile_is_told_by_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(_name: str) -> None:
+        raise OSError("no NVML")
+
+    monkeypatch.setattr(nvml.ctypes, "CDLL", missing)
+    for device in ("0000:01:00.0", "0000:00:01.0"):
+        (tmp_path / "bus/pci/devices" / device).mkdir(parents=True)
+    port = tmp_path / "bus/pci/devices/0000:00:01.0/aer_dev_correctable"
+    port.write_text("RxErr 0\nBadTLP 7\nTOTAL_ERR_COR 7\n")
+    counted = counters.Counters(["0000:01:00.0"], {"0000:01:00.0": ["0000:00:01.0"]}, str(tmp_path))
+    assert counted.describe_sources()["aer"] is None and counted.describe_sources()["nvml"] == "no NVML"
+    assert counted.compare()["aer"] == {}
+    port.write_text("RxErr 0\nBadTLP 19\nTOTAL_ERR_COR 19\n")
+    found = counted.compare()
+    assert found["aer"] == {"0000:00:01.0": {"correctable BadTLP": 12}}
+    assert found["gpus"]["0000:01:00.0"]["replays"] is found["gpus"]["0000:01:00.0"]["nvlink"] is None
+    assert counted.compare()["aer"] == {}  # since the call before
+
+
+@pytest.mark.parametrize(
+    ("codes", "wanted"),
+    [
+        ({}, 12),
+        ({(1, 219): 3}, 11),  # an older driver does not have all of them
+        (dict.fromkeys([(1, number) for number in (206, 207, 208, 211, 214, 219)], 3), None),  # a link without any
+    ],
+)
+def test_nvlink_5_is_counted_by_its_own_fields(
+    codes: dict[tuple[int, int], int], wanted: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two active links; the counters of older links are not supported, as on NVLink 5."""
+
+    def call(_self: Any, name: str, *arguments: Any) -> int:
+        if name == "nvmlDeviceGetNvLinkState":
+            arguments[2]._obj.value = int(arguments[1].value < 2)
+            return 0
+        if name == "nvmlDeviceGetFieldValues":
+            assert len(arguments[2]) == arguments[1] == 12
+            for field in arguments[2]:
+                field.code = codes.get((field.scope, field.field), 0)
+                field.value_type, field.value = 1, 0xFFFFFFFF00000007  # what stands beside an unsigned int is nothing
+            return 0
+        return 3 if name == "nvmlDeviceGetNvLinkErrorCounter" else 0
+
+    monkeypatch.setattr(nvml.Nvml, "_call", call)
+    monkeypatch.setattr(nvml.ctypes, "CDLL", lambda _name: None)
+    library = nvml.Nvml()
+    found = library.read_counters("0000:01:00.0")["nvlink"]
+    assert (None if found is None else len(found)) == wanted
+    assert found is None or set(found.values()) == {7}
+    assert library.has_active_links("0000:01:00.0") is True
+
+
+def test_the_fields_layout_is_that_of_nvml_h() -> None:
+    layout = {name: getattr(nvml._Field, name).offset for name, _kind in nvml._Field._fields_}
+    assert list(layout.values()) == [0, 4, 8, 16, 24, 28, 32] and nvml.ctypes.sizeof(nvml._Field) == 40

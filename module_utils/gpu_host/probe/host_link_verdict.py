@@ -81,7 +81,7 @@ def judge_host_links(raw: Facts, devices: Facts) -> Facts:
 def _describe(address: str, found: Facts, device: Facts) -> Facts:
     alone, at_once = found.get("alone") or {}, found.get("at_once") or {}
     node = (device.get("place") or {}).get("numa_node")
-    nodes = sorted({key for figures in alone.values() for key in figures or {}})
+    nodes = sorted({key for way in DIRECTIONS for key in alone.get(way) or {}})
     own = str(node) if str(node) in nodes else nodes[0] if len(nodes) == 1 else None
     far = next((key for key in nodes if key != own), None) if own is not None else None
 
@@ -164,15 +164,15 @@ def _judge_at_once(result: Facts, paths: shared_ports.Paths) -> None:
             named.append(("no port that they alone share is visible", rest))
         for name, gpus in named:
             alone, together = max(rates[gpu][0] for gpu in gpus), sum(rates[gpu][1] for gpu in gpus)
-            sentence = "%s, %d GPUs at once (%s): %.3g GB/s together, one alone %.3g" % (
+            sentence = "%s, %s at once (%s): %.3g GB/s together, one alone %.3g" % (
                 words,
-                len(gpus),
+                "%d GPUs" % len(gpus) if len(gpus) > 1 else gpus[0],
                 name,
                 together,
                 alone,
             )
-            # The sum of one GPU is its own figure: it lost most of it to the others.
-            collapsed = together < COLLAPSED_BELOW * alone
+            # What one GPU loses by itself, others have gained: that is sharing, whatever the share.
+            collapsed = len(gpus) > 1 and together < COLLAPSED_BELOW * alone
             if not collapsed:
                 result["shared_uplinks"].append(sentence)
             for gpu in gpus:

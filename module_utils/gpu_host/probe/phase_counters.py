@@ -37,6 +37,9 @@ def summarise_counters(phases: Facts) -> Facts:
             unread = dict.fromkeys(LISTS, True)
             continue
         minutes = facts["seconds"] / 60
+        if not counters.get("gpus") or counters.get("aer") is None:
+            unread.update(link_errors_in_phases=True)
+            unread["throttled_in_phases"] = unread["throttled_in_phases"] or not counters.get("gpus")
         for address, counted in (counters.get("gpus") or {}).items():
             gpu = counted or {}
             for key, name in _KEYS.items():

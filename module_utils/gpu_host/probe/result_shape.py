@@ -74,7 +74,13 @@ _HOST_LINK = {
     "alone": {"to_gpu": ("each", _FIGURE), "from_gpu": ("each", _FIGURE)},
     "at_once": {"to_gpu": _FIGURE, "from_gpu": _FIGURE},
 }
-_COUNTED = {"replays": NUMBER, "generation": NUMBER, "brakes": ("list", TEXT), "nvlink": ("each", NUMBER)}
+_COUNTED = {
+    "replays": NUMBER,
+    "generation": NUMBER,
+    "brakes": ("list", TEXT),
+    "nvlink": ("each", NUMBER),
+    "nvlink_counters": NUMBER,
+}
 _PHASE = {
     "budget_s": NUMBER,
     "seconds": NUMBER,

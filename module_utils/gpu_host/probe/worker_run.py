@@ -35,7 +35,7 @@ GPUS_COMMAND = (
 PACKAGES = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 WORKER = "import sys; sys.path.insert(0, sys.argv[1]); from gpu_probe.worker import main; main()"
 RESTARTS_AT_MOST = 5
-LEAST_BUDGET_S = 5.0  # for what is left after a child that hung
+LEAST_SHARE_AFTER_A_HANG = 0.5  # of the budget, for what is left after a child that hung
 STDERR_BYTES = 2000
 # Nothing that follows can work when one of these fails.
 FIRST_STAGES = ("start", "load libcuda.so.1", "cuInit", "list devices", "allocate host memory")
@@ -131,7 +131,7 @@ class Probe:
             self._seconds_before = {name: phase.get("seconds") or 0.0 for name, phase in self.raw["phases"].items()}
             planned = sum(phase.get("budget_s") or 0.0 for phase in self.raw["phases"].values())
             if planned:  # a former child has used a part of it
-                options["budget_s"] = max(LEAST_BUDGET_S, planned - (time.monotonic() - began))
+                options["budget_s"] = max(LEAST_SHARE_AFTER_A_HANG * planned, planned - (time.monotonic() - began))
             child = _Child(self._python, options)
             event = child.watch(self._take, self._deadline, self.raw["stages"], self._tell)
             if event is None:
