@@ -10,6 +10,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from ..gpu_host.evidence.bundle import was_asked
 from ..gpu_host.evidence.errors import Errors
 from ..gpu_host.evidence.interface import ABSENT, NOT_CAPTURED, OK, Evidence, Outcome
 from ..gpu_host.evidence.live import LiveEvidence
@@ -65,7 +66,7 @@ def read_nccl_job(
     address = nccl_ras.format_address(*nccl_ras.read_address(settings.get(nccl_ras.VARIABLE)))
     result["address"] = address
     answer = evidence.run((COMMAND, address), SECONDS)
-    if answer.status == NOT_CAPTURED:
+    if answer.status == NOT_CAPTURED and not was_asked(evidence, COMMAND):
         return {**result, "reason": "not asked when this bundle was made"}
     result["asked"] = True
     if answer.status == ABSENT:
