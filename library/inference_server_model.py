@@ -84,8 +84,8 @@ commit:
   description: The commit that the revision stands for.
   returned: always
   type: str
-path:
-  description: The directory with the files.
+directory:
+  description: Where the files are.
   returned: always
   type: str
 cache:
@@ -180,13 +180,12 @@ def main() -> None:
         result["text"] = model_plan.describe_plan(plan)
         result["tool"] = find_tool(params["python"], environment)
     if params["verify"]:
-        faults = hub_cache.find_faults(plan["path"], sizes) if plan["path"] else []
+        faults = hub_cache.find_faults(plan["directory"], sizes) if plan["directory"] else []
         if faults:
             more = " and %d more" % (len(faults) - 5) if len(faults) > 5 else ""
             text = "%s is not whole in %s: %s%s. Remove what is wrong there, and run again."
-            module.fail_json(
-                msg=text % (params["model"], plan["path"], "; ".join(faults[:5]), more), **{**result, "kind": "broken"}
-            )
+            told = text % (params["model"], plan["directory"], "; ".join(faults[:5]), more)
+            module.fail_json(msg=told, **{**result, "kind": "broken"})
             return
         snapshot = hub_cache.read_snapshot(hub_cache.name_directory(cache, params["model"]), plan["commit"] or "")
         if params["record"] and snapshot and not module.check_mode:

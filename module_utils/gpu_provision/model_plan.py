@@ -24,7 +24,7 @@ def plan_download(
     left_out: list[str] | None = None,
     record: str | None = None,
 ) -> dict[str, Any]:
-    """``{state, why, repository, revision, commit, cache, path, files, present_files, total_bytes, present_bytes,
+    """``{state, why, repository, revision, commit, cache, directory, files, present_files, total_bytes, present_bytes,
     missing_bytes, free_bytes, left_out, other_repositories}``.
 
     `state`: ``other`` (no repository of the hub, `why` says what else), ``complete`` (every file is there, by the
@@ -35,7 +35,7 @@ def plan_download(
     revision = revision or DEFAULT_REVISION
     plan: dict[str, Any] = {
         "state": "other", "why": None, "repository": model, "revision": revision, "commit": None, "cache": cache,
-        "path": None, "files": None, "present_files": None, "total_bytes": None, "present_bytes": None,
+        "directory": None, "files": None, "present_files": None, "total_bytes": None, "present_bytes": None,
         "missing_bytes": None, "free_bytes": None, "left_out": [], "other_repositories": [],
     }  # fmt: skip
     plan["why"] = _find_other_source(model, environment)
@@ -94,14 +94,14 @@ def _measure(
     missing = max(0, sum(one["size"] or 0 for one in absent.values()) - partly)
     left_out = sorted(set(listed["files"]) - set(selected))
     plan.update(
-        commit=listed["commit"], path=os.path.join(directory, "snapshots", listed["commit"]), files=len(files),
+        commit=listed["commit"], directory=os.path.join(directory, "snapshots", listed["commit"]), files=len(files),
         present_files=len(files) - len(absent), total_bytes=total, present_bytes=total - missing,
         missing_bytes=missing, free_bytes=hub_cache.measure_free(directory), left_out=left_out,
         sizes={name: one["size"] for name, one in files.items()},
     )  # fmt: skip
     if not absent:
         plan.update(state="complete", why="every file of the hub's list is there", other_repositories=(
-            hub_cache.find_other_repositories(plan["path"])))  # fmt: skip
+            hub_cache.find_other_repositories(plan["directory"])))  # fmt: skip
         return
     plan.update(state="missing", why="%d of %d files are missing" % (len(absent), len(files)))
     if plan["free_bytes"] is not None and missing > plan["free_bytes"]:
@@ -117,7 +117,7 @@ def _measure(
 def _describe_snapshot(snapshot: dict[str, Any]) -> dict[str, Any]:
     total = sum(snapshot["files"].values())
     return {
-        "commit": snapshot["commit"], "path": snapshot["path"], "files": len(snapshot["files"]),
+        "commit": snapshot["commit"], "directory": snapshot["path"], "files": len(snapshot["files"]),
         "present_files": len(snapshot["files"]), "total_bytes": total, "present_bytes": total, "missing_bytes": 0,
         "other_repositories": hub_cache.find_other_repositories(snapshot["path"]),
     }  # fmt: skip

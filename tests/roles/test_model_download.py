@@ -76,8 +76,8 @@ class Download:
     def prove(self) -> None:
         found = model_plan.plan_download(MODEL, None, self.environment, cache=str(self.cache))
         assert found["state"] == "complete"
-        assert hub_cache.find_faults(found["path"], found["sizes"]) == []
-        assert not (Path(found["path"]) / "original").exists()
+        assert hub_cache.find_faults(found["directory"], found["sizes"]) == []
+        assert not (Path(found["directory"]) / "original").exists()
         assert list(self.cache.rglob("*.incomplete")) == []
 
 

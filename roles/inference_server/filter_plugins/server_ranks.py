@@ -31,10 +31,12 @@ def plan_arguments(name: str, rank: int, nodes: int, address: str, port: int) ->
     return {"arguments": {**arguments, **flags}, "reserved": [*arguments, *engine.follower_flags]}
 
 
-def list_rows(hosts: list[str], hostvars: Any, name: str) -> list[dict[str, Any]]:
-    """What each host has said under a name, in the order of the ranks; of one that was lost, nothing."""
+def list_rows(hosts: list[str], hostvars: Any, stage: str) -> list[dict[str, Any]]:
+    """What each host has said at this stage of the run, in the order of the ranks; of one that was lost before it, its
+    name only."""
     nothing: dict[str, Any] = {"problems": [], "brings": None, "arguments": None, "result": None, "reasons": []}
-    return [{**nothing, "host": host, **(hostvars[host].get(name) or {})} for host in hosts]
+    said = ((host, hostvars[host].get("__inference_server_says") or {}) for host in hosts)
+    return [{**nothing, **(says if says.get("stage") == stage else {}), "host": host} for host, says in said]
 
 
 def list_reasons(ranks: list[dict[str, Any]]) -> list[str]:
@@ -121,23 +123,21 @@ def judge_start(ranks: list[dict[str, Any]]) -> str:
     `ranks`: in their order ``{host, result}`` with the result of inference_server_ready, None of a host that was lost.
     """
     own: list[str] = []
-    followed: list[str] = []
+    followed: list[tuple[str, str]] = []
     for number, one in enumerate(ranks):
-        result = one["result"] or {}
+        result, name = one["result"] or {}, _name_rank(number, one["host"])
+        told = str(result.get("msg") or result.get("state") or "no reason is known")
         if result.get("state") == "ready":
             continue
         if not result:
-            own.insert(0, "%s is missing: the host was lost, or a task failed on it" % _name_rank(number, one["host"]))
-        elif result.get("cause") == OTHER_RANK:
-            followed.append(_name_rank(number, one["host"]))
-        elif result.get("cause") in FOLLOWED:
-            followed.append("%s (%s)" % (_name_rank(number, one["host"]), result.get("msg")))
+            own.insert(0, "%s is missing: the host was lost, or a task failed on it." % name)
+        elif result.get("cause") in (OTHER_RANK, *FOLLOWED):
+            followed.append((name, told))
         else:
-            told = result.get("msg") or result.get("state") or "no reason is known"
-            own.append("%s is missing: %s" % (_name_rank(number, one["host"]), told))
-    if not own and followed:
-        return "The ranks did not come together: %s." % "; ".join(followed)
-    return " ".join(own) + (" Ended with it: %s." % ", ".join(followed) if followed else "")
+            own.append("%s is missing: %s" % (name, told))
+    if followed and not own:
+        return "The ranks did not come together. %s" % " ".join("%s: %s" % one for one in followed)
+    return " ".join(own) + (" Ended with it: %s." % ", ".join(name for name, _told in followed) if followed else "")
 
 
 class FilterModule:
