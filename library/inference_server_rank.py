@@ -50,7 +50,9 @@ options:
     type: dict
     default: {}
   model_directory:
-    description: The directory with the model's files, where it is known.
+    description:
+      - The directory with the model's files, or V("") where it is not known. Given once the engine is installed, whose
+        versions have to be readable then.
     type: path
 extends_documentation_fragment:
   - gpu_host
@@ -102,6 +104,9 @@ def look_around(params: dict[str, Any], problems: list[str]) -> dict[str, Any]:
     engine = engines.ENGINES[params["engine"]]
     brings: dict[str, Any] = {"interface": None, "source": None}
     brings["versions"] = rank_host.find_versions(evidence, params["command"], environment, engine.packages)
+    installed = os.path.exists((params["command"] or [""])[0]) and params["model_directory"] is not None
+    if installed and not brings["versions"]:
+        problems.append("the versions of its %s cannot be read" % engine.label)
     brings["model"] = rank_host.hash_model(params["model_directory"])
     brings["gpus"] = rank_host.count_gpus(evidence, environment.get("CUDA_VISIBLE_DEVICES"), errors)
     if brings["gpus"] is None:
