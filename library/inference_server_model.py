@@ -113,7 +113,7 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.gpu_provision import hub_cache, model_plan
-from ansible.module_utils.gpu_provision.hub_client import HubProblem
+from ansible.module_utils.gpu_provision.hub_client import TOKEN_NAMES, HubProblem
 
 ASK = "import huggingface_hub; print(huggingface_hub.__version__)"
 PROGRAMS = ("hf", "huggingface-cli")
@@ -160,6 +160,8 @@ def main() -> None:
     params = module.params
     environment = {str(name): str(value) for name, value in {**params["environment"], **params["secrets"]}.items()}
     cache = hub_cache.find_cache(environment, params["home"], params["download_directory"])
+    if not any(environment.get(name) for name in TOKEN_NAMES):
+        environment["HF_TOKEN"] = hub_cache.find_token(environment, params["home"]) or ""
     record = None if params["verify"] else params["record"]
     try:
         plan = model_plan.plan_download(

@@ -38,6 +38,16 @@ def find_cache(environment: dict[str, str], home: str, download_directory: str |
     return os.path.join(base.rstrip("/"), "hub")
 
 
+def find_token(environment: dict[str, str], home: str) -> str | None:
+    """The token that `hf auth login` has left for a process with this environment; None where there is none."""
+    base = environment.get("HF_HOME") or os.path.join(environment.get("HOME") or home, ".cache", "huggingface")
+    try:
+        with open(environment.get("HF_TOKEN_PATH") or os.path.join(base, "token"), encoding="ascii") as file:
+            return file.read(1000).strip() or None
+    except (OSError, ValueError):
+        return None
+
+
 def name_directory(cache: str, repository: str) -> str:
     """The directory of a model in the cache."""
     return os.path.join(cache, "models--" + repository.replace("/", "--"))

@@ -87,7 +87,8 @@ def _measure(
 ) -> None:
     files = {name: listed["files"][name] for name in selected}
     here = snapshot["files"] if snapshot and snapshot["commit"] == listed["commit"] else {}
-    absent = {name: one for name, one in files.items() if here.get(name) is None or here[name] != one["size"]}
+    # A mirror may list no sizes; then what is there is proven by its own header.
+    absent = {name: one for name, one in files.items() if name not in here or one["size"] not in (None, here[name])}
     blobs = {one["etag"]: one["size"] for one in absent.values() if one["etag"] and one["size"]}
     partly = hub_cache.measure_blobs(directory, blobs)
     total = sum(one["size"] or 0 for one in files.values())

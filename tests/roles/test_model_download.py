@@ -148,3 +148,11 @@ def test_a_hub_that_refuses_is_not_asked_again(download: Download) -> None:
     assert done.returncode == 1
     assert "ERROR: GatedRepoError" in done.stdout
     assert time.monotonic() - began < 30
+
+
+def test_a_program_of_the_hub_does_it_where_python_has_no_library(download: Download, library: Path) -> None:
+    with download.started("--program", str(library / "bin" / "hf")) as process:
+        text, _none = process.communicate(timeout=120)
+        assert process.returncode == 0, text
+    assert max(download.hub.count_files().values()) == 1
+    download.prove()

@@ -83,9 +83,7 @@ class Role(SshHost):
         return done.returncode, " ".join((done.stdout + done.stderr).split())
 
 
-def test_a_model_is_downloaded_once_and_the_server_needs_no_hub(
-    host: dict[str, Any], hub: Hub, tmp_path: Path
-) -> None:
+def test_a_model_is_downloaded_once_and_the_server_needs_no_hub(host: dict[str, Any], hub: Hub, tmp_path: Path) -> None:
     role = Role(host, hub, tmp_path)
     code, text = role.run("--check")
     assert code == 0, text[-4000:]

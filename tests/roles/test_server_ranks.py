@@ -19,7 +19,7 @@ from ssh_host import PLAYBOOK, ask_over_ssh, describe_connection, run_over_ssh
 pytestmark = [pytest.mark.hosts, pytest.mark.xdist_group("servers")]
 NAMES = ("rank-a", "rank-b")
 STATE = "/var/lib/inference-server"
-QUICK = ("-e", "inference_server_validate=false")
+QUICK = ("-e", '{"inference_server_validate": false}')
 PREPARE = r"""
 mkdir -p /srv/venv/bin /srv/models/glm
 ln -sfn /usr/bin/python3 /srv/venv/bin/python
@@ -71,7 +71,7 @@ class Group:
         environment.pop("ANSIBLE_FORCE_COLOR", None)
         done = subprocess.run(
             [PLAYBOOK, "-i", str(self.inventory), str(ROOT / book), *arguments], cwd=ROOT, env=environment,
-            timeout=300, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL,
+            timeout=900, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL,
         )  # fmt: skip
         return done.returncode, " ".join((done.stdout + done.stderr).split())
 

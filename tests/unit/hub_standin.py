@@ -46,6 +46,7 @@ class Hub:
     refusal: tuple[int, dict[str, str]] | None = None  # of everything
     cut: dict[str, int] = field(default_factory=dict)  # file -> bytes after which its next answer breaks off
     bytes_per_s: dict[str, float] = field(default_factory=dict)  # of a file; without one: no limit
+    sizes: bool = True  # whether its lists hold them
     requests: list[tuple[str, str, str | None]] = field(default_factory=list)
 
     def count_files(self) -> dict[str, int]:
@@ -111,6 +112,9 @@ class _Handler(BaseHTTPRequestHandler):
             digest = hashlib.sha256(content).hexdigest()
             stored = {"sha256": digest, "oid": digest, "size": len(content), "pointerSize": 134} if large else None
             blob = hashlib.sha1(content).hexdigest()
+            if not self.hub.sizes:
+                entries.append({"rfilename": path})
+                continue
             one: dict[str, Any] = {"rfilename": path, "blobId": blob, "size": len(content)}
             if tree:
                 one = {"type": "file", "oid": blob, "path": path, "size": len(content)}

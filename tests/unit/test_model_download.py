@@ -218,3 +218,20 @@ def test_code_from_another_repository_is_seen(tmp_path: Path) -> None:
     snapshot = fill(tmp_path, wanted(hub_standin.make_model(size=4096)))
     (snapshot / "config.json").resolve().write_text('{"auto_map": {"AutoModel": "org/code--modeling.Model"}}')
     assert hub_cache.find_other_repositories(str(snapshot)) == ["org/code"]
+
+
+def test_a_mirror_that_lists_no_sizes_is_believed_as_far_as_it_goes(tmp_path: Path) -> None:
+    with hub_standin.running(hub(sizes=False)) as server:
+        found = plan(tmp_path, {"HF_ENDPOINT": server.address})
+        assert (found["state"], found["files"], found["total_bytes"]) == ("missing", 5, 0)
+        fill(tmp_path, wanted(server.repositories[MODEL]))
+        assert plan(tmp_path, {"HF_ENDPOINT": server.address})["state"] == "complete"
+
+
+def test_a_token_that_was_left_on_the_host_counts(tmp_path: Path) -> None:
+    assert hub_cache.find_token({"HOME": str(tmp_path)}, "/") is None
+    (tmp_path / ".cache" / "huggingface").mkdir(parents=True)
+    (tmp_path / ".cache" / "huggingface" / "token").write_text("hf_left\n")
+    assert hub_cache.find_token({"HOME": str(tmp_path)}, "/") == "hf_left"
+    (tmp_path / "token").write_text("hf_other")
+    assert hub_cache.find_token({"HOME": str(tmp_path), "HF_HOME": str(tmp_path)}, "/") == "hf_other"

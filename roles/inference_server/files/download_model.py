@@ -76,15 +76,20 @@ class Progress(threading.Thread):
         size, whole = measure(self.blobs)
         if size != self.seen:
             self.moved_at, self.seen = time.monotonic(), size
-        done = min(self.options.total_bytes, self.options.present_bytes + max(0, size - self.before[0]))
+        done = self.options.present_bytes + max(0, size - self.before[0])
         files = min(self.options.files, self.options.present_files + max(0, whole - self.before[1]))
         came = max(0, size - self.before[0])
         speed = came / max(0.001, time.monotonic() - self.began)
-        left = self.options.total_bytes - done if came > self.options.total_bytes / 100 else 0
-        line = "%s of %s (%d %%), %d of %d files, %s/s" % (
-            format_bytes(done), format_bytes(self.options.total_bytes),
-            100 * done // max(1, self.options.total_bytes), files, self.options.files, format_bytes(speed),
-        )  # fmt: skip
+        total = self.options.total_bytes  # 0 where the hub lists no sizes
+        left = max(0, total - done) if came > total / 100 else 0
+        line = format_bytes(done)
+        if total:
+            line = "%s of %s (%d %%)" % (
+                format_bytes(min(done, total)),
+                format_bytes(total),
+                min(100, 100 * done // total),
+            )
+        line += ", %d of %d files, %s/s" % (files, self.options.files, format_bytes(speed))
         print(line + (", %s left" % format_seconds(left / speed) if speed and left else ""), flush=True)
 
 
