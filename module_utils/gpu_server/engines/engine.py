@@ -112,6 +112,7 @@ class Engine:
     nodes_name: str = ""  # how many hosts
     node_rank_name: str = ""  # which of them, from 0
     meeting: tuple[tuple[str, str], ...] = ()  # where rank 0 waits: names and values with {address} and {port}
+    address_variable: str = ""  # the variable that names a host's own address towards the others
     follower_flags: tuple[str, ...] = ()  # what every rank but the first is given beside
     follower_answers: bool = False  # such a rank answers /health on its port, and nothing else; or it has no port
 

@@ -95,6 +95,7 @@ ENGINE = Engine(
     nodes_name="nnodes",
     node_rank_name="node-rank",
     meeting=(("master-addr", "{address}"), ("master-port", "{port}")),
+    address_variable="VLLM_HOST_IP",
     follower_flags=("headless",),
     model_names=("model",),
     context_names=("max-model-len",),

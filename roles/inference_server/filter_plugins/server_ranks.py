@@ -17,7 +17,8 @@ FOLLOWED = ("host_missing", "peer_gone", "collective_timeout", "watchdog")
 
 
 def plan_arguments(name: str, rank: int, nodes: int, address: str, port: int) -> dict[str, Any]:
-    """``{arguments, reserved}``: what one rank is started with, and the names that only the role sets."""
+    """``{arguments, reserved, address_variable}``: what one rank is started with, the names that only the role sets,
+    and the variable for the host's own address, "" for none."""
     engine = engines.ENGINES.get(name)
     if engine is None or not engine.nodes_name:
         able = ", ".join(one.name for one in engines.ENGINES.values() if one.nodes_name)
@@ -28,7 +29,10 @@ def plan_arguments(name: str, rank: int, nodes: int, address: str, port: int) ->
         alone = "{port}" not in form
         arguments[argument] = address if alone else form.format(**values)
     flags = dict.fromkeys(engine.follower_flags, True) if rank else {}
-    return {"arguments": {**arguments, **flags}, "reserved": [*arguments, *engine.follower_flags]}
+    reserved = [*arguments, *engine.follower_flags]
+    return {
+        "arguments": {**arguments, **flags}, "reserved": reserved, "address_variable": engine.address_variable,
+    }  # fmt: skip
 
 
 def list_rows(hosts: list[str], hostvars: Any, stage: str) -> list[dict[str, Any]]:
