@@ -49,6 +49,11 @@ options:
       - V(0) is for as long as something moves.
     type: int
     default: 7200
+  together:
+    description:
+      - A word that is the same for all hosts that serve one model together, and for this one start. The wait for each
+        rank then ends as soon as that for another has failed, with the cause V(other_rank).
+    type: str
 attributes:
   check_mode:
     support: full

@@ -43,7 +43,8 @@ def _hypervisor(host: Facts) -> str:
 def _server(host: Facts) -> str:
     server = host.get("server") or {}
     generation = server.get("generation") or {}
-    if server.get("state") != "ready" or generation.get("ran"):
+    follower = (server.get("node") or {}).get("follower")  # rank 0 is asked, and generates with every rank
+    if server.get("state") != "ready" or generation.get("ran") or follower:
         return ""
     why = generation.get("skipped_reason") or server.get("busy_because") or "it was not asked for"
     return "the server says that it is ready; that it generates was not proven: %s" % why

@@ -40,13 +40,15 @@ def read_api(
     key: str | None = None,
     light: bool = False,
     starts: bool = False,
+    only_health: bool = False,
 ) -> dict[str, Any]:
     """FACTS. `reachable`: whether anything listens; None where it was not asked.
 
     `health`: ``{code, answered, seconds, problem}``.
 
     `models_problem`: what is wrong with the list of models; None where it is right, and where it is unknown.
-    `light` asks for health and models only; `starts`: the server does not listen yet, so an answer is another's.
+    `light` asks for health and models only, `only_health` for the first; `starts`: the server does not listen yet, so
+    an answer is another's.
     """
     headers = {"Authorization": "Bearer " + key} if key else {}
     found: dict[str, Any] = dict.fromkeys(FACTS)
@@ -70,7 +72,7 @@ def read_api(
     }
     if not health.ok and health.status != ABSENT:
         errors.add(health.name, found["health"]["problem"] or health.status)
-    if health.status == ABSENT:
+    if health.status == ABSENT or only_health:
         return found
     limit = (
         STRANGER_SECONDS if health.status == TIMEOUT else SECONDS

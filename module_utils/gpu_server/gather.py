@@ -14,13 +14,28 @@ from ..gpu_host.evidence.errors import Errors
 from ..gpu_host.evidence.interface import ABSENT, NOT_CAPTURED, Evidence
 from ..gpu_host.evidence.sides import find_pieces, is_only_pieces
 from ..gpu_host.pcie import gpu_addresses
-from . import api, engines, gpu_load, installed, nccl, nccl_faults, nccl_job, ports, processes, settings, stall, units
+from . import (
+    api,
+    engines,
+    gpu_load,
+    installed,
+    nccl,
+    nccl_faults,
+    nccl_job,
+    nodes,
+    ports,
+    processes,
+    settings,
+    stall,
+    units,
+)
 from .engines import Engine
 from .engines.engine import IMPORTS
 from .log import log_reader, log_source
 
 ZONE_COMMAND = ("date", "+%z")
 LOOSE_LOG, LOOSE_PORT = "/loose/server.log", 8000  # as gpu_host/loose/of_servers.py names them
+LOADED = ("compile", "kv_cache", "autotune", "graphs", "engine_ready", "listening", "ready")  # phases after the weights
 FRESH_SECONDS = 60.0  # a decode line this young says what happens now
 COMMANDS = (
     (gpu_load.GPUS_COMMAND, gpu_load.SECONDS),
@@ -37,6 +52,7 @@ FACTS = (
     "ranks",
     "ranks_expected",
     "ranks_missing",
+    "node",
     "compilers",
     "locks",
     "p2p_caches",
@@ -86,14 +102,14 @@ def _gather(evidence: Evidence, params: dict[str, Any], errors: Errors) -> dict[
     `state`: absent, stopped, failed, starting, stalled, ready, unhealthy; `why`: the sentence for it. `engine`,
     `engines_found`. `unit` (units.py). `process`: `{pid, command, arguments, settings, started_at, age_s, user_id,
     rss_mib, unit, memlock_kib, open_files, python}`. `environment`: allowed names of the live process. `ranks`:
-    `[{rank, pid, name, state, cpu_s, threads, wait_channel, read_bytes, gpu}]`, `ranks_expected`, `compilers`, `locks`,
-    `p2p_caches`. `gpu` (gpu_load.py), `port` (ports.py), `api` and `generation` (api.py; `ran` is None where the server
-    could not be asked). `model`: the name by which requests ask for it, listed or else of the command line. `log`
-    (log_reader.py, with `kind`, `path`, `age_s`), `nccl` (nccl.py), `nccl_job` (nccl_job.py), `packages`, `differences`
-    (settings.py), `stall` (stall.py, in the state stalled and where a process is stopped), `busy` (whether requests
-    run) and `busy_because`,
-    `moving`. What the checks ask beyond that: `exposed`, `key_set`, `p2p_cache_denies`, `rank_outliers`, `fault`,
-    `nccl_known_faults` (nccl_faults.py).
+    `[{rank, pid, name, state, cpu_s, threads, wait_channel, read_bytes, gpu}]`, `ranks_expected` (of this host), `node`
+    (nodes.py: the part that this host has of a server over several), `compilers`, `locks`, `p2p_caches`. `gpu`
+    (gpu_load.py), `port` (ports.py), `api` and `generation` (api.py; `ran` is None where the server could not be
+    asked). `model`: the name by which requests ask for it, listed or else of the command line. `log` (log_reader.py,
+    with `kind`, `path`, `age_s`), `nccl` (nccl.py), `nccl_job` (nccl_job.py), `packages`, `differences` (settings.py),
+    `stall` (stall.py, in the state stalled and where a process is stopped), `busy` (whether requests run) and
+    `busy_because`, `moving`. What the checks ask beyond that: `exposed`, `key_set`, `p2p_cache_denies`,
+    `rank_outliers`, `fault`, `nccl_known_faults` (nccl_faults.py).
     """
     for argv, limit in COMMANDS:
         evidence.start(argv, limit)
@@ -225,6 +241,7 @@ def _process_facts(
         "environment": None,
         "ranks": [],
         "ranks_expected": None,
+        "node": None,
         "compilers": [],
         "locks": None,
         "p2p_caches": [],
@@ -264,7 +281,9 @@ def _process_facts(
             "python": words[0],
             **limits,
         }
-        facts["ranks_expected"] = engines.find_tensor_parallel(engine, live)
+        facts["node"] = nodes.read_node(engine, live, errors)
+        nodes.count_peers(evidence, facts["node"])
+        facts["ranks_expected"] = nodes.count_local_ranks(engine, live, facts["node"])
         if facts["ranks_expected"] is None:
             given = [live[name] for name in engine.tensor_parallel if name in live]
             errors.odd("the command line of the server", "the number of tensor-parallel ranks is no number", given)
@@ -403,14 +422,15 @@ def _read_api(
         errors.odd("the command line of the server", "--port is no port", given)
     facts["port"] = ports.read_port(evidence, port)
     address = _address_to_ask(engines.find_value(live, engine.host_names) if engine else None)
-    if port is None:
+    follower = is_follower(facts)
+    if port is None or (follower and not (engine and engine.follower_answers)):
         facts["api"] = dict.fromkeys(api.FACTS)
     else:
         scheme = "https" if engine and engines.find_value(live, engine.tls_names) else "http"
         base = "%s://%s:%d" % (scheme, address, port)
         facts["api"] = api.read_api(
             evidence, base, engine, errors, key=params.get("api_key"), light=bool(params.get("light")),
-            starts=_is_before_ready(facts["log"]),
+            starts=_is_before_ready(facts["log"]), only_health=follower,
         )  # fmt: skip
     facts["model"] = facts["api"]["model"] or engines.find_served_name(
         facts["engine"], (facts["process"] or {}).get("arguments") or ()
@@ -422,7 +442,9 @@ def _read_api(
         else bool((engine and engines.find_value(live, engine.key_names)) or facts["api"]["needs_key"])
     )
     facts["exposed"] = None
-    if facts["port"]["beyond_this_host"] is not None and facts["key_set"] is not None:
+    if follower:
+        facts["exposed"] = False  # it answers /health, and nothing else
+    elif facts["port"]["beyond_this_host"] is not None and facts["key_set"] is not None:
         # A key may also stand in the environment, under a name that never leaves the host: what the API answers without
         # one decides.
         answered = facts["api"]["models"] is not None and not params.get("api_key")
@@ -483,6 +505,11 @@ def _judge_busy(facts: dict[str, Any]) -> None:
         facts["busy"], facts["busy_because"] = False, "no client is connected to port %s" % facts["port"]["port"]
 
 
+def is_follower(facts: dict[str, Any]) -> bool:
+    """Whether this host runs another rank than 0 of a server over several hosts, which serves no API."""
+    return bool((facts["node"] or {}).get("follower"))
+
+
 def _state(facts: dict[str, Any], scale: float) -> None:
     facts["stall"] = None
     facts["fault"] = facts["log"]["fatal"]
@@ -515,8 +542,10 @@ def _named_state(facts: dict[str, Any], scale: float, stopped: list[dict[str, An
         if unit and unit["loaded"]:
             return ("failed", said) if fault else ("stopped", "%s is %s" % (unit["name"], unit["active"]))
         return ("failed", said) if fault else ("absent", "no process of a known engine, and no unit of one")
-    if stopped and (log["ready"] or health.get("answered")):
+    if stopped and (log["ready"] or health.get("answered") or (is_follower(facts) and log["phase"] in LOADED)):
         return "unhealthy", stall.describe_stopped(stopped)
+    if is_follower(facts):
+        return _state_of_follower(facts, said, scale)
     if health.get("code") == 200 and health["answered"]:
         return (
             ("unhealthy", said)
@@ -545,6 +574,24 @@ def _named_state(facts: dict[str, Any], scale: float, stopped: list[dict[str, An
     if not facts["compilers"] and quiet is not None and quiet > stall.find_patience(phase, scale):
         return "stalled", "phase %s, no new line for %.0f s" % (phase or "unknown", quiet)
     return "starting", "phase %s" % (phase or "unknown")
+
+
+def _state_of_follower(facts: dict[str, Any], said: str, scale: float) -> tuple[str | None, str]:
+    """The state of a rank that serves no API: by its processes, its log, and its /health where it has one."""
+    node, log, health = facts["node"], facts["log"], facts["api"]["health"] or {}
+    engine = engines.ENGINES.get(facts["engine"] or "")
+    told = "rank %s of %s hosts; requests go to rank 0 at %s" % (node["rank"], node["nodes"], node["address"])
+    if said:
+        return ("unhealthy" if log["fatal"]["phase"] == "serving" else "failed"), said
+    if engine and engine.follower_answers:
+        if health.get("code") == 200 and health["answered"]:
+            return "ready", "%s; its ranks are ready, /health answers 200" % told
+    elif facts["ranks"] and len(facts["ranks"]) >= (facts["ranks_expected"] or 1) and log["phase"] in LOADED:
+        return "ready", "%s; its %d ranks run, and have loaded the model" % (told, len(facts["ranks"]))
+    quiet = log["age_s"]
+    if not facts["compilers"] and quiet is not None and quiet > stall.find_patience(log["phase"], scale):
+        return "stalled", "%s; phase %s, no new line for %.0f s" % (told, log["phase"] or "unknown", quiet)
+    return "starting", "%s; phase %s" % (told, log["phase"] or "unknown")
 
 
 def _not_served_since(log: dict[str, Any]) -> bool:
@@ -580,6 +627,8 @@ def _whether_to_ask(params: dict[str, Any], facts: dict[str, Any]) -> tuple[bool
     wanted = params.get("generate") or "idle"
     if wanted == "never":
         return False, "not asked for"
+    if is_follower(facts):
+        return False, "this host runs rank %s, which serves no API" % facts["node"]["rank"]
     if facts["state"] is None:
         return None, facts["why"]
     if facts["state"] not in ("ready", "unhealthy"):

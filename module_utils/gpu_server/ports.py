@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ipaddress
+import re
 from typing import Any
 
 from ..gpu_host.evidence import values
 from ..gpu_host.evidence.interface import Evidence
 
-_LISTEN, _TIME_WAIT = "0A", "06"
+_ESTABLISHED, _LISTEN, _TIME_WAIT = "01", "0A", "06"
+_ADDRESS = re.compile(r"[0-9A-Fa-f]{8}|[0-9A-Fa-f]{32}")
 _LOOPBACK = ("0100007F", "00000000000000000000000001000000", "0000000000000000FFFF00000100007F")
 
 
@@ -30,6 +33,35 @@ def read_port(evidence: Evidence, port: int | None) -> dict[str, Any]:
     if addresses:
         result["connections"] = sum(state not in (_LISTEN, _TIME_WAIT) for _address, state in sockets)
     return result
+
+
+def find_clients(evidence: Evidence, port: int) -> list[str] | None:
+    """The addresses of other hosts that have a connection to a port of this one; None where the table cannot be read.
+
+    A host's own address is the local one of the connection.
+    """
+    tables = [evidence.read("/proc/net/" + name) for name in ("tcp", "tcp6")]
+    if not tables[0].ok:
+        return None
+    found = set()
+    for line in [line for table in tables for line in table.text.splitlines()[1:]]:
+        fields = line.split()
+        if len(fields) > 3 and fields[3] == _ESTABLISHED:
+            local, _colon, number = fields[1].partition(":")
+            remote = fields[2].partition(":")[0]
+            if values.hexadecimal_number(number) == port and len(number) == 4 and remote != local:
+                found.add(_address(remote))
+    return sorted(found)
+
+
+def _address(text: str) -> str:
+    """An address of /proc/net/tcp (four bytes, the last first) or tcp6 (four such words) as people write it."""
+    if not _ADDRESS.fullmatch(text):
+        return text
+    data = b"".join(bytes.fromhex(text[at : at + 8])[::-1] for at in range(0, len(text), 8))
+    if len(data) == 16 and data[:12] == bytes(10) + b"\xff\xff":
+        data = data[12:]
+    return str(ipaddress.ip_address(data))
 
 
 def _sockets(text: str) -> list[tuple[str, int, str]]:

@@ -80,6 +80,14 @@ def find_cause(facts: dict[str, Any], before: dict[str, Any] | None = None) -> d
             "%s of %d ranks: %s gone; the others wait for it" % (len(ranks), facts["ranks_expected"], missing),
             "Look for its end in the log and the kernel log (OOM killer, Xid), then restart the server.",
         )
+    lonely = _describe_missing_hosts(facts)
+    if lonely:
+        return _verdict(
+            "host_missing",
+            lonely,
+            "Look there at the unit and its log; then at the firewall, which must let every port through between these "
+            "hosts, and at NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME.",
+        )
     if gpu["spinning"]:
         draw = [one["power_draw_w"] for one in gpu["gpus"].values() if one["power_draw_w"] is not None]
         return _verdict(
@@ -163,10 +171,27 @@ def _missing(facts: dict[str, Any]) -> str | None:
     if not facts["ranks_expected"] or not facts["ranks"] or len(facts["ranks"]) >= facts["ranks_expected"]:
         return None
     here = {rank["rank"] for rank in facts["ranks"]}
-    gone = [number for number in range(facts["ranks_expected"]) if number not in here]
+    first = (facts.get("node") or {"first_rank": 0})["first_rank"]
+    if first is None:
+        return "one is"
+    gone = [number for number in range(first, first + facts["ranks_expected"]) if number not in here]
     return (
         ("rank " + ", ".join(str(number) for number in gone) + (" is" if len(gone) == 1 else " are")) if gone else None
     )
+
+
+def _describe_missing_hosts(facts: dict[str, Any]) -> str | None:
+    """What a start over several hosts waits for; None where that is not it."""
+    node = facts.get("node")
+    if not node or node["nodes"] == 1 or facts["log"]["phase"] not in ("distributed", "arguments", "engine", "imports"):
+        return None
+    place = "%s port %s" % (node["address"], node["port"])
+    if node["follower"]:
+        return "rank %s waits for rank 0 at %s, or with it for another host" % (node["rank"], place)
+    if not node["peers_missing"]:
+        return None
+    here = ", ".join(node["peers"]) or "none"
+    return "rank 0 waits at %s for %d of the other hosts; connected: %s" % (place, node["peers_missing"], here)
 
 
 def _load(gpu: dict[str, Any]) -> str:

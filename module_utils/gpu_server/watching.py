@@ -15,6 +15,7 @@ from . import stall
 from .engines import describe_phase
 
 GRACE_SECONDS = 20.0  # a unit that was just started has no process yet
+OTHER_RANK = "other_rank"  # the cause of a wait that ended because another rank of the same server had failed
 MISSING_RANK_SECONDS = 15.0  # ranks start and end one after the other
 
 

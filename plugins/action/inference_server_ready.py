@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import importlib
 import time
+from pathlib import Path
 from typing import Any
 
+from ansible import constants
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.loader import action_loader
 
@@ -23,7 +25,27 @@ ARGUMENT_SPEC = {
     "interval": {"type": "float", "default": 5.0},
     "patience_scale": {"type": "float", "default": 1.0},
     "limit": {"type": "int", "default": 7200},
+    "together": {"type": "str"},
 }
+
+
+class OtherRanks:
+    """Where the waits for the ranks of one server tell one another that one has failed.
+
+    They run side by side in the workers of one ansible-playbook, which share its temporary directory on the controller.
+    """
+
+    def __init__(self, name: str, host: str) -> None:
+        self.place = Path(str(constants.DEFAULT_LOCAL_TMP)) / ("ranks-" + name.replace("/", "-"))
+        self.host = host
+
+    def tell_failure(self) -> None:
+        self.place.mkdir(parents=True, exist_ok=True)
+        (self.place / self.host.replace("/", "-")).touch()
+
+    def find_failure(self) -> str | None:
+        """The host of a rank that has failed."""
+        return next((path.name for path in sorted(self.place.glob("*"))), None)
 
 
 class ActionModule(Base):  # type: ignore[misc]
@@ -35,10 +57,13 @@ class ActionModule(Base):  # type: ignore[misc]
             return {**result, "changed": False, "msg": "would wait for the server", "state": "skipped", "history": []}
         began = time.monotonic()
         watch = watching.Watch(scale=args["patience_scale"], limit_s=float(args["limit"]))
-        verdict = self._wait(watch, args)
+        others = OtherRanks(args["together"], self._host) if args["together"] else None
+        verdict = self._wait(watch, args, others)
         if verdict.state == "ready":
             verdict = self._ask(verdict, args)
             watch.history.append(verdict.message)
+        if others and verdict.state != "ready" and verdict.cause != watching.OTHER_RANK:
+            others.tell_failure()
         advice = " " + verdict.advice if verdict.advice and verdict.state != "ready" else ""
         result.update(
             changed=False, state=verdict.state, phase=verdict.phase, cause=verdict.cause, advice=verdict.advice,
@@ -48,10 +73,15 @@ class ActionModule(Base):  # type: ignore[misc]
         )  # fmt: skip
         return result
 
-    def _wait(self, watch: Any, args: dict[str, Any]) -> Any:
+    def _wait(self, watch: Any, args: dict[str, Any], others: OtherRanks | None = None) -> Any:
         shown, shown_at = "", 0.0
         while True:
             verdict = watch.look(self._facts(args, light=True, generate="never"), time.monotonic())
+            failed = others.find_failure() if others and verdict.state == "waiting" else None
+            if failed:
+                verdict = watching.Verdict(
+                    "failed", "it waited, and %s had failed" % failed, phase=verdict.phase, cause=watching.OTHER_RANK
+                )
             if verdict.message != shown or time.monotonic() - shown_at > REPEAT_SECONDS:
                 self.show_line(verdict.message)
                 shown, shown_at = verdict.message, time.monotonic()

@@ -128,11 +128,14 @@ def find_value(settings: Mapping[str, str | bool | list[str]], names: Sequence[s
 
 
 # Names that the facts ask for, beside those of an entry.
-_ASKED_NAMES = ("nnodes", "tokenizer", "tokenizer-path", "trust-remote-code")
+_ASKED_NAMES = (
+    "nnodes", "node-rank", "dist-init-addr", "master-addr", "master-port", "tokenizer", "tokenizer-path",
+    "trust-remote-code",
+)  # fmt: skip
 # The fields of an entry that hold the names of one setting.
 _NAME_FIELDS = (
-    "tensor_parallel", "data_parallel", "model_names", "context_names", "host_names", "port_names", "served_names",
-    "key_names", "tls_names",
+    "tensor_parallel", "data_parallel", "pipeline_parallel", "model_names", "context_names", "host_names", "port_names",
+    "served_names", "key_names", "tls_names",
 )  # fmt: skip
 
 
@@ -165,7 +168,12 @@ RANKS_AT_MOST = 4096
 
 def find_tensor_parallel(engine: Engine, settings: Mapping[str, str | bool | list[str]]) -> int | None:
     """The number of tensor-parallel ranks that the arguments ask for; 1 where they say nothing."""
-    for name in engine.tensor_parallel:
+    return find_count(settings, engine.tensor_parallel)
+
+
+def find_count(settings: Mapping[str, str | bool | list[str]], names: Sequence[str]) -> int | None:
+    """The number that one of these arguments gives; 1 where none does, None where it is no possible number."""
+    for name in names:
         value = settings.get(name)
         if isinstance(value, str):
             number = values.whole_number(value) if values.is_digits(value) else None

@@ -94,6 +94,7 @@ class Engine:
     tls_names: tuple[str, ...] = ("ssl-certfile",)
     tensor_parallel: tuple[str, ...] = ()
     data_parallel: tuple[str, ...] = ()
+    pipeline_parallel: tuple[str, ...] = ()
     model_names: tuple[str, ...] = ("model-path", "model")
     context_names: tuple[str, ...] = ()
     # The words after which the model stands without a flag, the nearest to it first; a program without its directory.
@@ -106,6 +107,14 @@ class Engine:
     dotted: bool = False  # its parser takes a member of a JSON argument as --name.member
     # flag -> its successor, or "" for one without
     renamed: dict[str, str] = field(default_factory=dict)
+
+    # Over several hosts: the names of its arguments, empty for an engine that we do not start so.
+    nodes_name: str = ""  # how many hosts
+    node_rank_name: str = ""  # which of them, from 0
+    meeting: tuple[tuple[str, str], ...] = ()  # where rank 0 waits: names and values with {address} and {port}
+    address_variable: str = ""  # the variable that names a host's own address towards the others
+    follower_flags: tuple[str, ...] = ()  # what every rank but the first is given beside
+    follower_answers: bool = False  # such a rank answers /health on its port, and nothing else; or it has no port
 
     # Its API.
     server_info: tuple[str, ...] = ()

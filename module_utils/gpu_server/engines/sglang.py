@@ -83,6 +83,13 @@ ENGINE = Engine(
     ),
     tensor_parallel=("tp", "tp-size", "tensor-parallel-size"),
     data_parallel=("dp", "dp-size", "data-parallel-size"),
+    pipeline_parallel=("pp-size", "pipeline-parallel-size"),
+    # entrypoints/engine.py: a node whose rank is not 0 runs schedulers only, and launch_dummy_health_check_server once
+    # they are ready.
+    nodes_name="nnodes",
+    node_rank_name="node-rank",
+    meeting=(("dist-init-addr", "{address}:{port}"),),
+    follower_answers=True,
     model_names=("model", "model-path"),
     context_names=("context-length",),
     # flag -> its successor in a later version, and back: which of both the installed one has, its --help says.

@@ -89,9 +89,24 @@ ENGINE = Engine(
     },
     tensor_parallel=("tp", "tensor-parallel-size"),
     data_parallel=("dp", "data-parallel-size"),
+    pipeline_parallel=("pp", "pipeline-parallel-size"),
+    # entrypoints/cli/serve.py, run_headless: the workers of the multiprocessing executor, and no port. Older versions
+    # have none of these arguments, and need Ray for several hosts.
+    nodes_name="nnodes",
+    node_rank_name="node-rank",
+    meeting=(("master-addr", "{address}"), ("master-port", "{port}")),
+    address_variable="VLLM_HOST_IP",
+    follower_flags=("headless",),
     model_names=("model",),
     context_names=("max-model-len",),
     model_after=("serve",),
+    short={
+        "tp": "tensor-parallel-size",
+        "pp": "pipeline-parallel-size",
+        "dp": "data-parallel-size",
+        "n": "nnodes",
+        "r": "node-rank",
+    },
     help=("--help=all",),  # it shows its options only when asked for all of them
     underscores=True,
     dotted=True,

@@ -1,0 +1,157 @@
+"""What all ranks of a server over several hosts say together: whether they fit, and which of them is missing."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from ansible.errors import AnsibleFilterError
+from ansible.plugins.loader import action_loader
+
+action_loader.get("gpu_facts", class_only=True)  # which puts our module_utils in reach
+engines = importlib.import_module("ansible.module_utils.gpu_server.engines")
+
+OTHER_RANK = "other_rank"  # the cause of a rank that ended its wait because another had failed
+# What a rank dies of when another has gone.
+FOLLOWED = ("host_missing", "peer_gone", "collective_timeout", "watchdog")
+
+
+def plan_arguments(name: str, rank: int, nodes: int, address: str, port: int) -> dict[str, Any]:
+    """``{arguments, reserved, address_variable}``: what one rank is started with, the names that only the role sets,
+    and the variable for the host's own address, "" for none."""
+    engine = engines.ENGINES.get(name)
+    if engine is None or not engine.nodes_name:
+        able = ", ".join(one.name for one in engines.ENGINES.values() if one.nodes_name)
+        raise AnsibleFilterError("%s is not started over several hosts here. Those that are: %s." % (name, able))
+    values = {"address": "[%s]" % address if ":" in address else address, "port": port}
+    arguments: dict[str, Any] = {engine.nodes_name: nodes, engine.node_rank_name: rank}
+    for argument, form in engine.meeting:
+        alone = "{port}" not in form
+        arguments[argument] = address if alone else form.format(**values)
+    flags = dict.fromkeys(engine.follower_flags, True) if rank else {}
+    reserved = [*arguments, *engine.follower_flags]
+    return {
+        "arguments": {**arguments, **flags}, "reserved": reserved, "address_variable": engine.address_variable,
+    }  # fmt: skip
+
+
+def list_rows(hosts: list[str], hostvars: Any, stage: str) -> list[dict[str, Any]]:
+    """What each host has said at this stage of the run, in the order of the ranks; of one that was lost before it, its
+    name only."""
+    nothing: dict[str, Any] = {"problems": [], "brings": None, "arguments": None, "result": None, "reasons": []}
+    said = ((host, hostvars[host].get("__inference_server_says") or {}) for host in hosts)
+    return [{**nothing, **(says if says.get("stage") == stage else {}), "host": host} for host, says in said]
+
+
+def list_reasons(ranks: list[dict[str, Any]]) -> list[str]:
+    """Why the ranks must start anew, each with its host; one where several have the same."""
+    found: dict[str, list[str]] = {}
+    for one in ranks:
+        for reason in one["reasons"]:
+            found.setdefault(reason, []).append(one["host"])
+    return ["%s (%s)" % (reason, ", ".join(hosts)) for reason, hosts in found.items()]
+
+
+def find_disagreements(ranks: list[dict[str, Any]], name: str) -> list[str]:
+    """What keeps hosts from serving one model together, a sentence each.
+
+    `ranks`: in their order ``{host, arguments, problems, brings: {versions, model, gpus}}``; `brings` is None of a host
+    that could not be looked at.
+    """
+    found = []
+    for number, one in enumerate(ranks):
+        found += ["%s: %s" % (_name_rank(number, one["host"]), problem) for problem in one["problems"] or ()]
+        if one["brings"] is None:
+            found.append("%s could not be looked at" % _name_rank(number, one["host"]))
+    known = [(number, one) for number, one in enumerate(ranks) if one["brings"] is not None]
+    for what, key in (("the version of", "versions"), ("the model's", "model")):
+        found += _compare([(number, one["host"], one["brings"].get(key)) for number, one in known], what)
+    found += _compare([(number, one["host"], one["arguments"]) for number, one in known], "the argument")
+    counts = [one["brings"].get("gpus") for _number, one in known]
+    if len(counts) == len(ranks) and None not in counts:
+        found += _count_gpus(ranks, counts, name)
+    return found
+
+
+def _name_rank(number: int, host: str) -> str:
+    return "rank %d (%s)" % (number, host)
+
+
+def _compare(values: list[tuple[int, str, Any]], what: str) -> list[str]:
+    """What differs from the first, by key where all are dictionaries."""
+    if not values:
+        return []
+    first = values[0][2] or {}
+    found = []
+    for number, host, value in values[1:]:
+        mine = value or {}
+        for key in sorted(set(first) | set(mine)):
+            if first.get(key) != mine.get(key):
+                ours, theirs = (_shorten(one.get(key)) for one in (mine, first))
+                text = "%s: %s %s is %s, and %s on rank 0"
+                found.append(text % (_name_rank(number, host), what, key, ours, theirs))
+    return found
+
+
+def _shorten(value: Any) -> str:
+    text = "not there" if value is None else str(value)
+    return text[:12] if len(text) == 64 else text
+
+
+def _count_gpus(ranks: list[dict[str, Any]], counts: list[int], name: str) -> list[str]:
+    """Whether the ranks that the arguments ask for are as many as there are GPUs, and fall evenly on the hosts."""
+    engine = engines.ENGINES[name]
+    words = [word for key, value in ranks[0]["arguments"].items() for word in ("--%s" % key, str(value))]
+    settings = engines.find_settings(engine, words)
+    kinds = (engine.tensor_parallel, engine.pipeline_parallel, engine.data_parallel)
+    sizes = [engines.find_count(settings, names) for names in kinds]
+    if None in sizes:
+        return ["the numbers of ranks in the arguments cannot be read"]
+    wanted, has = sizes[0] * sizes[1], " + ".join(str(count) for count in counts)
+    # Data parallel attention divides the tensor-parallel ranks; other data parallelism multiplies them.
+    if sum(counts) not in (wanted, wanted * sizes[2]):
+        text = (
+            "the arguments ask for %d ranks (tensor parallel %d x pipeline parallel %d), and the hosts have %s = %d "
+            "GPUs. The numbers count all hosts together; where some GPUs are to stay free, CUDA_VISIBLE_DEVICES in "
+            "inference_server_environment names the others"
+        )
+        return [text % (wanted, sizes[0], sizes[1], has, sum(counts))]
+    if len(set(counts)) > 1:
+        return ["the hosts have %s GPUs, and each runs equally many ranks" % has]
+    return []
+
+
+def judge_start(ranks: list[dict[str, Any]]) -> str:
+    """ "" where every rank is ready; else which is missing and why, the cause before what followed from it.
+
+    `ranks`: in their order ``{host, result}`` with the result of inference_server_ready, None of a host that was lost.
+    """
+    own: list[str] = []
+    followed: list[tuple[str, str]] = []
+    for number, one in enumerate(ranks):
+        result, name = one["result"] or {}, _name_rank(number, one["host"])
+        told = str(result.get("msg") or result.get("state") or "no reason is known")
+        if result.get("state") == "ready":
+            continue
+        if not result:
+            own.insert(0, "%s is missing: the host was lost, or a task failed on it." % name)
+        elif result.get("cause") in (OTHER_RANK, *FOLLOWED):
+            followed.append((name, told))
+        else:
+            own.append("%s is missing: %s" % (name, told))
+    if followed and not own:
+        return "The ranks did not come together. %s" % " ".join("%s: %s" % one for one in followed)
+    return " ".join(own) + (" Ended with it: %s." % ", ".join(name for name, _told in followed) if followed else "")
+
+
+class FilterModule:
+    """Filters of the role inference_server."""
+
+    def filters(self) -> dict[str, Any]:
+        return {
+            "inference_rank_arguments": plan_arguments,
+            "inference_rank_disagreements": find_disagreements,
+            "inference_rank_reasons": list_reasons,
+            "inference_rank_rows": list_rows,
+            "inference_rank_verdict": judge_start,
+        }
