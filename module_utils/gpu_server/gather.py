@@ -12,6 +12,7 @@ from ..gpu_host import topology
 from ..gpu_host.evidence import values
 from ..gpu_host.evidence.errors import Errors
 from ..gpu_host.evidence.interface import ABSENT, NOT_CAPTURED, Evidence
+from ..gpu_host.evidence.offenders import any_of
 from ..gpu_host.evidence.sides import find_pieces, is_only_pieces
 from ..gpu_host.pcie import gpu_addresses
 from . import (
@@ -101,14 +102,15 @@ def _gather(evidence: Evidence, params: dict[str, Any], errors: Errors) -> dict[
 
     `state`: absent, stopped, failed, starting, stalled, ready, unhealthy; `why`: the sentence for it. `engine`,
     `engines_found` (other_servers.py). `in_container`, and `container` (containers/container_reader.py; with `reach`,
-    `parts`, `parts_share_ipc`, `gpus_needed`, `weights_mib`), None for a server in none. `unit` (units.py). `process`:
-    `{pid, command, arguments, settings, started_at, age_s, user_id, rss_mib, unit, memlock_kib, open_files, python}`.
-    `environment`: allowed names of the live process. `ranks`:
-    `[{rank, pid, name, state, cpu_s, threads, wait_channel, read_bytes, gpu}]`, `ranks_expected`, `compilers`, `locks`,
-    `p2p_caches`. `gpu` (gpu_load.py), `port` (ports.py), `api` and `generation` (api.py; `ran` is None where the server
-    could not be asked). `model`: the name by which requests ask for it, listed or else of the command line. `log`
-    (log_reader.py, with `kind`, `path`, `age_s`), `nccl` (nccl.py), `packages`, `differences` (settings.py), `stall`
-    (stall.py, only in the state stalled), `busy` (whether requests run) and `busy_because`, `moving`. What the checks
+    `parts`, `parts_share_ipc`, `gpus_needed`, `may_register`, `weights_mib`), None for a server in none. `unit`
+    (units.py). `process`: `{pid, command, arguments, settings, started_at, age_s, user_id, rss_mib, unit, memlock_kib,
+    open_files, python}`. `environment`: allowed names of the live process. `ranks`: `[{rank, pid, name, state, cpu_s,
+    threads, wait_channel, read_bytes, gpu}]`, `ranks_expected`, `compilers`, `locks`, `p2p_caches`. `gpu`
+    (gpu_load.py), `port` (ports.py), `api` and `generation` (api.py; `ran` is None where the server could not be
+    asked). `model`: the name by which requests ask for it, listed or else of the command line. `log` (log_reader.py,
+    with `kind`, `path`, `age_s`, and the commands `show` and `show_end`), `nccl` (nccl.py), `packages`, `differences`
+    (settings.py), `stall` (stall.py, only in the state stalled), `busy` (whether requests run) and `busy_because`,
+    `moving`. What the checks
     ask beyond that: `exposed`, `key_set`, `p2p_cache_denies`, `rank_outliers`, `fault`, `nccl_known_faults`
     (nccl_faults.py).
     """
@@ -253,6 +255,8 @@ def _process_facts(
         "units_found": None,
     }
     name = params.get("unit")
+    if chosen and name and container_reader.is_named(evidence, chosen[0].pid, name, errors):
+        name = None  # of the container, not of a unit
     if not chosen:
         facts["silent"] = [
             one for one in silent if not name or processes.find_unit(evidence, one.pid) in (None, _service(name))
@@ -356,6 +360,10 @@ def _describe_parts(
     container["gpus_needed"] = None if expected is None or not nodes else max(1, expected // nodes)
     container["parts"] = [{"pid": top.pid, "container": _shorten_id(evidence, top.pid)} for top, _words, _one in parts]
     container["weights_mib"] = None
+    container["reach"] = {"address": None, "port": None, "published": False, "loopback_only": None}
+    memlock = facts["process"]["memlock_kib"]
+    unlimited = None if memlock is None else memlock == "unlimited"
+    container["may_register"] = any_of([unlimited, container["may_lock_memory"]])
     container["parts_share_ipc"] = other_servers.share_ipc(evidence, parts, errors) if parts else True
 
 
@@ -374,7 +382,8 @@ def _choose(
     """The server that the parameters name (by unit, else by port); the oldest where they name none."""
     if params.get("unit"):
         wanted = _service(params["unit"])
-        return next((one for one in found if _find_unit(evidence, one[0].pid, table, errors) == wanted), None)
+        by_unit = (one for one in found if _find_unit(evidence, one[0].pid, table, errors) == wanted)
+        return next(by_unit, None) or _find_named(evidence, found, params["unit"], errors)
     if params.get("port"):
         for top, words, engine in found:
             environment = processes.read_environment(evidence, top.pid, errors) if engine.settings_prefix else None
@@ -382,6 +391,13 @@ def _choose(
                 return top, words, engine
         return _find_published(evidence, found, params["port"], table, errors)
     return found[0] if found else None
+
+
+def _find_named(
+    evidence: Evidence, found: list[other_servers.Found], name: str, errors: Errors
+) -> other_servers.Found | None:
+    """The server in the container of this name or id."""
+    return next((one for one in found if container_reader.is_named(evidence, one[0].pid, name, errors)), None)
 
 
 def _find_published(
@@ -455,6 +471,7 @@ def _read_log(
         gap=source["gap"],
         rotated=source["rotated"],
         age_s=round(max(0.0, evidence.now() - written), 1) if written is not None else None,
+        **log_source.name_commands(source, facts["container"]),
     )
     facts["log"] = log
 
@@ -553,8 +570,6 @@ def _find_place(
     proxied = facts.pop("proxied")
     if not container or container["network"] == "host" or port is None:
         facts["port"] = ports.read_port(evidence, port)
-        if container:
-            container["reach"] = None
         return _address_to_ask(engines.find_value(live, engine.host_names) if engine else None), port
     own = _port_of(engine, live) if engine else None
     bindings = container_reader.list_bindings(container, proxied)

@@ -22,6 +22,7 @@ CAPABILITIES = {
     17: "SYS_RAWIO", 19: "SYS_PTRACE", 21: "SYS_ADMIN", 23: "SYS_NICE", 24: "SYS_RESOURCE", 27: "MKNOD", 38: "PERFMON",
     39: "BPF",
 }  # fmt: skip
+_WHOLE_GPU = re.compile(r"[0-9]{1,3}|GPU-[0-9a-f-]{8,36}")
 _SECCOMP = {"0": "off", "1": "strict", "2": "filter"}
 CLIENTS = ("docker", "podman", "nerdctl")
 
@@ -99,7 +100,7 @@ def read_container(
     _add_status(evidence, pid, found, errors)
     found["limits"] = cgroups.read_limits(evidence, membership, errors)
     found["oom_killed"] = _was_killed(found["limits"]["oom_kills"], seen["out_of_memory"])
-    found["devices"] = _read_devices(evidence, pid, environment, seen, errors)
+    found["devices"] = _read_devices(evidence, pid, environment, told, errors, in_pod=bool(membership.pod))
     found["floating"] = is_floating(found["image"])
     _add_maker(evidence, found, membership)
     found["comes_back"] = _comes_back(found)
@@ -159,29 +160,41 @@ def _was_killed(kills: int | None, told: bool | None) -> bool | None:
 
 
 def _read_devices(
-    evidence: Evidence, pid: int, environment: Mapping[str, str] | None, seen: dict[str, Any], errors: Errors
+    evidence: Evidence,
+    pid: int,
+    environment: Mapping[str, str] | None,
+    told: dict[str, Any] | None,
+    errors: Errors,
+    *,
+    in_pod: bool,
 ) -> dict[str, Any]:
     found = devices.read_devices(evidence, pid, errors)
-    asked = seen["devices_asked"]
+    asked = (told or {}).get("devices_asked") or None
     given = (environment or {}).get("NVIDIA_VISIBLE_DEVICES")
     if not asked and given is not None and given != "void":  # void: the devices came by CDI
         asked = inspections.parse_visible_devices(given)
-    found["asked"] = asked or None
-    found["meant"] = _count_meant(asked or [], found["host_gpus"])
-    gpus, meant = found["gpus"], found["meant"]
-    found["lacking"] = None if gpus is None or meant is None else max(0, meant - len(gpus))
+        if in_pod and asked == ["all"]:  # of the image; a pod gets what the device plugin gives it
+            asked = None
+    if asked is None and (told or in_pod):
+        asked = []  # it named none
+    found["asked"] = asked
+    meant = None if asked is None else _count_meant(asked, found["host_gpus"])
+    gpus = found["gpus"]
+    found["meant"] = meant
+    found["lacking"] = max(0, meant - len(gpus)) if isinstance(meant, int) and gpus is not None else None
     return found
 
 
-def _count_meant(asked: list[str], host_gpus: list[int] | None) -> int | None:
-    """How many GPUs were asked for; None where that is not known, or a part of a GPU (MIG) was."""
+def _count_meant(asked: list[str], host_gpus: list[int] | None) -> int | str | None:
+    """How many GPUs were asked for, 'n/a' for parts of a GPU (MIG) and what has another form; None if unknown."""
+    if not asked:
+        return 0
     if "all" in asked:
         return None if host_gpus is None else len(host_gpus)
     count = next((values.whole_number(one.partition("=")[2]) for one in asked if one.startswith("count=")), None)
     if count is not None:
         return count
-    whole = [one for one in asked if not one.startswith("MIG-") and ":" not in one]
-    return len(set(whole)) if whole and len(whole) == len(asked) else None
+    return len(set(asked)) if all(_WHOLE_GPU.fullmatch(one) for one in asked) else "n/a"
 
 
 def is_floating(image: str | None) -> bool | None:
@@ -257,6 +270,17 @@ def find_client_unit(evidence: Evidence, pid: int, clients: list[tuple[int, list
         if names & given and theirs and theirs.service:
             return theirs.service
     return None
+
+
+def is_named(evidence: Evidence, pid: int, name: str, errors: Errors) -> bool:
+    """Whether process `pid` runs in the container of this name or id (its first 12 digits or more)."""
+    membership = find_membership(evidence, pid)
+    if membership is None or not membership.id:
+        return False
+    if len(name) >= 12 and membership.id.startswith(name):
+        return True
+    told = inspections.inspect_container(evidence, membership, errors, light=True)
+    return told is not None and told["name"] == name
 
 
 def is_client(words: list[str]) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import posixpath
 import re
+import shlex
 from typing import Any
 
 from ...gpu_host.evidence import values
@@ -20,6 +21,9 @@ PART_BYTES = 4 * 1024 * 1024  # a start is some 100 KB; what comes after it is l
 JOURNAL_LINES = 40000
 SECONDS = 20.0
 _PREFIX_BYTES = 1024
+_NO_LOG: dict[str, Any] = {
+    "kind": None, "path": None, "text": None, "modified": None, "gap": False, "cut": False, "rotated": False,
+}  # fmt: skip
 
 
 def journal_command(unit: str, invocation: str | None) -> tuple[str, ...]:
@@ -58,7 +62,7 @@ def read_log_source(
     errors: Errors,
     form: str | None = None,
 ) -> dict[str, Any]:
-    """``{kind, path, text, modified, gap, cut, rotated}``: `kind` 'file', 'journal' or None.
+    """``{kind, path, text, modified, gap, cut, rotated, form}``: `kind` 'file', 'journal' or None.
 
     `text` None where there is no log to read.
 
@@ -66,9 +70,7 @@ def read_log_source(
     could not be read: what `text` does not say may stand there. `rotated`: the last start stands in the file that was
     rotated away. `form`: that of a file which a container's runtime writes (containers/container_log.py).
     """
-    found: dict[str, Any] = {
-        "kind": None, "path": None, "text": None, "modified": None, "gap": False, "cut": False, "rotated": False,
-    }  # fmt: skip
+    found = {**_NO_LOG, "form": form}
     path = path or _unit_file(unit)
     if path:
         _read_file(_File(evidence, path, form), engine, errors, found)
@@ -95,9 +97,7 @@ def read_container_source(
     if place["path"]:
         return read_log_source(evidence, None, place["path"], engine, errors, place["form"])
     command = place["command"]
-    found: dict[str, Any] = {
-        "kind": None, "path": None, "text": None, "modified": None, "gap": False, "cut": False, "rotated": False,
-    }  # fmt: skip
+    found = {**_NO_LOG, "form": place["form"]}
     if command:
         outcome = evidence.run(command, SECONDS)
         found.update(kind="journal" if command[0] == "journalctl" else "runtime", path=" ".join(command))
@@ -107,6 +107,27 @@ def read_container_source(
         if not outcome.succeeded:
             errors.unsuccessful(outcome)
     return found
+
+
+def name_commands(source: dict[str, Any], container: dict[str, Any] | None) -> dict[str, str | None]:
+    """The commands by which a person sees the log, all of it (`show`) and its end (`show_end`); None without one.
+
+    Of a container whose runtime keeps the log, the runtime's own: its file is not for reading.
+    """
+    path, kind = source["path"], source["kind"]
+    if kind is None or path is None:
+        return {"show": None, "show_end": None}
+    kept = container is not None and source["form"] is not None
+    if container is not None and kept:
+        own = (container["name"] or "") if container["runtime"] in ("docker", "podman", "nerdctl") else ""
+        program = container["runtime"] if container["runtime"] in ("docker", "podman", "nerdctl") else "crictl"
+        named = own or container["id"][:12]
+        return {"show": "%s logs %s 2>&1" % (program, named), "show_end": "%s logs --tail 100 %s" % (program, named)}
+    if kind == "file":
+        quoted = shlex.quote(path)
+        return {"show": "tail -n +1 %s" % quoted, "show_end": "tail -n 100 %s" % quoted}
+    limit = "--lines=%d" % JOURNAL_LINES
+    return {"show": path.replace(limit, "--lines=all"), "show_end": path.replace(limit, "--lines=100")}
 
 
 class _File:
