@@ -48,6 +48,7 @@ COMMANDS = (
 FACTS = (
     "engine",
     "engines_found",
+    "not_looked_at",
     "in_container",
     "container",
     "process",
@@ -101,14 +102,15 @@ def _gather(evidence: Evidence, params: dict[str, Any], errors: Errors) -> dict[
     process nor a unit says that there is one.
 
     `state`: absent, stopped, failed, starting, stalled, ready, unhealthy; `why`: the sentence for it. `engine`,
-    `engines_found` (other_servers.py). `in_container`, and `container` (containers/container_reader.py; with `reach`,
-    `parts`, `parts_share_ipc`, `gpus_needed`, `may_register`, `weights_mib`), None for a server in none. `unit`
-    (units.py). `process`: `{pid, command, arguments, settings, started_at, age_s, user_id, rss_mib, unit, memlock_kib,
-    open_files, python}`. `environment`: allowed names of the live process. `ranks`: `[{rank, pid, name, state, cpu_s,
-    threads, wait_channel, read_bytes, gpu}]`, `ranks_expected`, `compilers`, `locks`, `p2p_caches`. `gpu`
-    (gpu_load.py), `port` (ports.py), `api` and `generation` (api.py; `ran` is None where the server could not be
-    asked). `model`: the name by which requests ask for it, listed or else of the command line. `log` (log_reader.py,
-    with `kind`, `path`, `age_s`, and the commands `show` and `show_end`), `nccl` (nccl.py), `packages`, `differences`
+    `engines_found`, `not_looked_at` (other_servers.py). `in_container`, and `container`
+    (containers/container_reader.py; with `reach`, `parts`, `parts_share_ipc`, `gpus_needed`, `may_register`,
+    `weights_mib`), None for a server in none. `unit` (units.py). `process`: `{pid, command, arguments, settings,
+    started_at, age_s, user_id, rss_mib, unit, memlock_kib, open_files, python}`. `environment`: allowed names of the
+    live process. `ranks`: `[{rank, pid, name, state, cpu_s, threads, wait_channel, read_bytes, gpu}]`,
+    `ranks_expected`, `compilers`, `locks`, `p2p_caches`. `gpu` (gpu_load.py), `port` (ports.py), `api` and
+    `generation` (api.py; `ran` is None where the server could not be asked). `model`: the name by which requests ask
+    for it, listed or else of the command line. `log` (log_reader.py, with `kind`, `path`, `age_s`, and the commands
+    `show` and `show_end`), `nccl` (nccl.py), `packages`, `differences`
     (settings.py), `stall` (stall.py, only in the state stalled), `busy` (whether requests run) and `busy_because`,
     `moving`. What the checks
     ask beyond that: `exposed`, `key_set`, `p2p_cache_denies`, `rank_outliers`, `fault`, `nccl_known_faults`
@@ -234,10 +236,13 @@ def _process_facts(
         found = [one for one in found if not processes.is_in_container(evidence, one[0].pid)]
         silent = [one for one in silent if not processes.is_in_container(evidence, one.pid)]
     chosen = _choose(evidence, found, params, table, errors)
+    complete = isinstance(table, processes.Table) and not table.unread and not silent
+    servers = other_servers.describe_servers(evidence, found, chosen)
     facts: dict[str, Any] = {
         "proxied": _list_proxied(evidence, table, errors) if chosen else [],
         "engine": None,
-        "engines_found": other_servers.describe_servers(evidence, found, chosen),
+        "engines_found": servers,
+        "not_looked_at": other_servers.select_others(servers, complete),
         "in_container": None,
         "container": None,
         "process": None,
@@ -298,7 +303,7 @@ def _process_facts(
             for process in below
             if process.name in processes.COMPILERS
         ]
-        _describe_parts(evidence, facts, found, chosen, errors)
+        _describe_parts(evidence, facts, other_servers.find_parts(found, chosen), complete, errors)
         name = name or facts["process"]["unit"]
     if name:
         facts["units_found"] = [name]
@@ -348,23 +353,27 @@ def _list_proxied(evidence: Evidence, table: dict[int, processes.Process], error
 
 
 def _describe_parts(
-    evidence: Evidence, facts: dict[str, Any], found: list[other_servers.Found], chosen: Any, errors: Errors
+    evidence: Evidence, facts: dict[str, Any], parts: list[other_servers.Found], complete: bool, errors: Errors
 ) -> None:
-    """What of the container depends on the engine: the GPUs that its ranks need, and the parts of the model."""
+    """What of the container depends on the engine: the GPUs that its ranks need, and the parts of the model.
+
+    `complete`: every process of the host could be read, so that there are no more parts than `parts`.
+    """
     container = facts["container"]
     if container is None:
         return
     live, expected = facts["process"]["settings"], facts["ranks_expected"]
     nodes = values.whole_number(live.get("nnodes", "1")) if isinstance(live.get("nnodes", "1"), str) else None
-    parts = other_servers.find_parts(found, chosen)
     container["gpus_needed"] = None if expected is None or not nodes else max(1, expected // nodes)
-    container["parts"] = [{"pid": top.pid, "container": _shorten_id(evidence, top.pid)} for top, _words, _one in parts]
+    described = [{"pid": top.pid, "container": _shorten_id(evidence, top.pid)} for top, _words, _one in parts]
+    container["parts"] = described if described or complete else None
     container["weights_mib"] = None
     container["reach"] = {"address": None, "port": None, "published": False, "loopback_only": None}
     memlock = facts["process"]["memlock_kib"]
     unlimited = None if memlock is None else memlock == "unlimited"
     container["may_register"] = any_of([unlimited, container["may_lock_memory"]])
-    container["parts_share_ipc"] = other_servers.share_ipc(evidence, parts, errors) if parts else True
+    shared = other_servers.share_ipc(evidence, parts, errors) if parts else True
+    container["parts_share_ipc"] = shared if shared is False or complete else None
 
 
 def _shorten_id(evidence: Evidence, pid: int) -> str | None:

@@ -37,6 +37,15 @@ def describe_servers(evidence: Evidence, found: list[Found], chosen: Found | Non
     ]
 
 
+def select_others(servers: list[dict[str, Any]], complete: bool) -> list[dict[str, Any]] | None:
+    """Those of describe_servers() that are neither looked at nor a part of what is; None where there may be more.
+
+    `complete`: every process of the host could be read.
+    """
+    found = [one for one in servers if not one["looked_at"] and not one["part"]]
+    return found or ([] if complete else None)
+
+
 def _name_container(evidence: Evidence, pid: int) -> str | None:
     membership = container_reader.find_membership(evidence, pid)
     return None if membership is None else (membership.id or "")[:12]

@@ -102,7 +102,7 @@ def _redact_after(before: bytes, argument: bytes) -> bytes:
     if before:
         both = redact_text(before + b" " + argument)
         if both.startswith(before + b" "):
-            return both[len(before) + 1 :]
+            argument = both[len(before) + 1 :]  # and by itself: some forms are known by the line that they begin
     return redact_text(argument)
 
 
