@@ -414,8 +414,8 @@ PLACES: tuple[tuple[str, str, Plant], ...] = (
     ("run", r"(?:docker|podman|nerdctl)(?: image)? inspect .*|(?:k3s )?crictl inspect .*", into_container_json),
     ("run", r"sh -c for n in /dev/nvidia.*", into_text),
     ("run", r"p2p_(?:probe|collective)", into_text),
-    ("fetch", r"GET http://[\d.]+:(?:\d+|PORT)/.*", into_json),
-    ("fetch", r"POST http://[\d.]+:(?:\d+|PORT)/.*", into_text),
+    ("fetch", r"GET http://(?:[\d.]+|CONTAINER):(?:\d+|PORT)/.*", into_json),
+    ("fetch", r"POST http://(?:[\d.]+|CONTAINER):(?:\d+|PORT)/.*", into_text),
     ("list", r"/.*", unchanged),
 )  # fmt: skip
 
