@@ -274,7 +274,12 @@ def _process_facts(
         facts["pids"] = {process.pid for process in below}
         facts["engine"] = engine.name
         facts["in_container"], facts["container"] = container_reader.read_container(
-            evidence, top.pid, facts["environment"], errors, light=bool(params.get("light"))
+            evidence,
+            top.pid,
+            facts["environment"],
+            errors,
+            light=bool(params.get("light")),
+            monitors=_list_command_lines(evidence, table, "conmon", errors),
         )
         facts["locks"] = _find_locks(evidence, facts, top.pid)
         status = processes.read_status(evidence, top.pid, errors)
@@ -344,12 +349,16 @@ def _find_unit(evidence: Evidence, pid: int, table: dict[int, processes.Process]
 
 def _list_proxied(evidence: Evidence, table: dict[int, processes.Process], errors: Errors) -> list[dict[str, Any]]:
     """What the docker-proxy processes of the host pass on."""
-    words = [
-        processes.read_arguments(evidence, process.pid, errors) or []
-        for process in table.values()
-        if process.name == "docker-proxy"
-    ]
-    return [one for one in map(namespaces.find_proxied, words) if one]
+    lines = _list_command_lines(evidence, table, "docker-proxy", errors)
+    return [one for one in map(namespaces.find_proxied, lines) if one]
+
+
+def _list_command_lines(
+    evidence: Evidence, table: dict[int, processes.Process], name: str, errors: Errors
+) -> list[list[str]]:
+    """Of every process of this name."""
+    named = [process.pid for process in table.values() if process.name == name]
+    return [processes.read_arguments(evidence, pid, errors) or [] for pid in named]
 
 
 def _describe_parts(
@@ -771,12 +780,16 @@ def _gpu_ids(evidence: Evidence) -> set[int] | None:
     return {device.device for device in devices.values() if device.is_gpu}
 
 
-def _measure_weights(evidence: Evidence, facts: dict[str, Any]) -> None:
+def _measure_weights(evidence: Evidence, facts: dict[str, Any], errors: Errors) -> None:
     """Into the container's facts, where something limits its memory."""
     container, process = facts["container"], facts["process"]
     if container is not None and container["limits"]["memory_max_mib"] not in (None, "unlimited"):
         model = engines.find_model_path(facts["engine"], process["arguments"])
         container["weights_mib"] = container_reader.measure_model(evidence, process["pid"], model, facts["environment"])
+        if container["weights_mib"] is None:
+            errors.add(
+                "the weights of %s" % (model or "the model"), "were not found where the container would have them"
+            )
 
 
 def _host_side(evidence: Evidence, params: dict[str, Any], facts: dict[str, Any], errors: Errors) -> None:
@@ -806,7 +819,7 @@ def _host_side(evidence: Evidence, params: dict[str, Any], facts: dict[str, Any]
     read = facts["log"]["available"] is not None and not facts["log"]["gap"]
     facts["nccl_known_faults"] = faults if read else faults or None  # the rest of the log may name another release
     facts["p2p_caches"] = None if environment is None else installed.find_p2p_caches(inside, home, errors)
-    _measure_weights(evidence, facts)
+    _measure_weights(evidence, facts, errors)
     facts["p2p_cache_denies"] = installed.name_denying_caches(facts["p2p_caches"])
     nodes = process["settings"].get("nnodes", "1")
     vendor = re.search(r"^vendor_id\s*: (\S+)", evidence.read("/proc/cpuinfo", 8192).text, re.MULTILINE)

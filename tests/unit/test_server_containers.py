@@ -112,6 +112,7 @@ def test_limits_of_the_first_version_of_cgroups() -> None:
         base % "memory" + "/memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n",
         base % "cpu" + "/cpu.cfs_quota_us": "-1\n",
         base % "pids" + "/pids.max": "max\n",
+        "/sys/fs/cgroup/pids/docker/pids.max": "max\n",
     }
     evidence = BundleEvidence({}, [{"read": path, **read(text)} for path, text in files.items()])
     text = "".join("%d:%s:/docker/%s\n" % (n, name, ID) for n, name in enumerate(("memory", "cpu,cpuacct", "pids"), 2))
@@ -172,6 +173,37 @@ def test_a_root_of_its_own_makes_a_container_without_a_cgroup_of_one() -> None:
     assert contained([cgroup, host, {"read": "/proc/7/mountinfo", "status": DENIED}]) is None
     assert contained([cgroup]) is False, "a bundle from before"
     assert contained([{"read": "/proc/7/cgroup", "status": DENIED}, host, own]) is None
+
+
+def test_a_monitor_says_the_name_and_the_log_of_a_rootless_container() -> None:
+    """Root's own podman does not know the container; conmon's command line is the user's."""
+    path = "/home/u/.local/share/containers/storage/overlay-containers/%s/userdata/ctr.log" % ID
+    line = "/usr/bin/conmon --api-version 1 -c %s -u %s -r /usr/bin/crun -n llm -l k8s-file:%s --log-level warning"
+    cgroup = "0::/user.slice/user-1000.slice/user@1000.service/user.slice/libpod-%s.scope\n" % ID
+    records: list[dict[str, Any]] = [
+        {"read": "/proc/7/cgroup", **read(cgroup)},
+        {"run": ["podman", "inspect", ID], "status": "ok", "rc": 125, "stderr": "Error: no such object"},
+    ]
+    for monitors, name, kept in (([], None, None), ([(line % (ID, ID, path)).split()], "llm", path)):
+        inside, found = container_reader.read_container(
+            BundleEvidence({}, records), 7, None, Errors("server"), monitors=monitors
+        )
+        assert inside is True and found is not None
+        assert (found["name"], found["log_path"], found["started_by"]) == (name, kept, {"kind": None})
+    assert container_log.find_log(BundleEvidence({}, records), found) == {
+        "form": "cri", "path": path, "command": None,
+    }  # fmt: skip
+
+
+def test_where_the_first_process_is_hidden_our_own_namespaces_are_the_hosts() -> None:
+    def namespace(path: str, number: int) -> dict[str, Any]:
+        return {"list": path, "status": "ok", "entries": {"ipc": {"kind": "link", "target": "ipc:[%d]" % number}}}
+
+    for first in ({"list": "/proc/1/ns", "status": "ok", "entries": {}}, {"list": "/proc/1/ns", "status": "denied"}):
+        evidence = BundleEvidence({}, [first, namespace("/proc/self/ns", 5)])
+        assert namespaces.read_of_host(evidence, Errors("server")) == {"ipc": "ipc:[5]"}
+    evidence = BundleEvidence({}, [namespace("/proc/1/ns", 4), namespace("/proc/self/ns", 5)])
+    assert namespaces.read_of_host(evidence, Errors("server")) == {"ipc": "ipc:[4]"}
 
 
 # -- files of a container -------------------------------------------------------------------------------------------

@@ -227,15 +227,27 @@ def _mib(number: int | None) -> int | None:
     return None if number is None else number // MIB
 
 
+def _limit_of_chain(
+    found: Sequence[int | float | str | None], membership: Membership, controller: str
+) -> int | float | str | None:
+    """Of cgroup v1; where the process is in the root of a hierarchy, nothing limits it there."""
+    if controller not in membership.paths:
+        return None
+    return _lowest(found) if found else "unlimited"
+
+
 def _limits_v1(evidence: Evidence, membership: Membership, errors: Errors) -> dict[str, Any]:
     def place(controller: str, name: str) -> str | None:
         path = membership.paths.get(controller)
         return None if path is None else "%s/%s%s/%s" % (_ROOT, controller, path.rstrip("/"), name)
 
-    memory, usage = place("memory", "memory.limit_in_bytes"), place("memory", "memory.usage_in_bytes")
+    usage = place("memory", "memory.usage_in_bytes")
     events, quota = place("memory", "memory.oom_control"), place("cpu", "cpu.cfs_quota_us")
     period, cpus = place("cpu", "cpu.cfs_period_us"), place("cpuset", "cpuset.effective_cpus")
-    tasks = place("pids", "pids.max")
+    tasks = [
+        _read_count(evidence, "%s/pids%s/pids.max" % (_ROOT, path), at == 0, errors)
+        for at, path in enumerate(_chain(membership.paths.get("pids", "")))
+    ]
     limit = [
         _read_memory(evidence, "%s/memory%s/memory.limit_in_bytes" % (_ROOT, path), at == 0, errors)
         for at, path in enumerate(_chain(membership.paths.get("memory", "")))
@@ -243,10 +255,10 @@ def _limits_v1(evidence: Evidence, membership: Membership, errors: Errors) -> di
     given = _read_number(evidence, quota, errors) if quota else None
     share = _read_number(evidence, period, errors) if period and given is not None and given > 0 else None
     return {
-        "memory_max_mib": _lowest(limit) if memory else None,
+        "memory_max_mib": _limit_of_chain(limit, membership, "memory"),
         "memory_current_mib": _mib(_read_number(evidence, usage, errors)) if usage else None,
         "cpus": None if given is None else "unlimited" if given < 0 else round(given / share, 2) if share else None,
         "cpu_set": _read_text(evidence, cpus) if cpus else None,
-        "processes_max": _read_count(evidence, tasks, True, errors) if tasks else None,
+        "processes_max": _limit_of_chain(tasks, membership, "pids"),
         "oom_kills": _read_field(evidence, events, "oom_kill", errors) if events else None,
     }

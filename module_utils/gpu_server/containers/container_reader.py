@@ -6,7 +6,7 @@ Read from /proc and /sys/fs/cgroup, which tell what holds; and from its runtime,
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...gpu_host.evidence import values
@@ -61,9 +61,12 @@ def read_container(
     environment: Mapping[str, str] | None,
     errors: Errors,
     *,
+    monitors: Sequence[Sequence[str]] = (),
     light: bool = False,
 ) -> tuple[bool | None, dict[str, Any] | None]:
     """(whether process `pid` runs in a container, what is known of it; None for one in none).
+
+    `monitors`: the command lines of the host's conmon processes.
 
     `runtime` (docker, podman, containerd, cri-o, nerdctl; None where no cgroup names it), `id`, `name`, `pod_uid`;
     `inspected`: whether the runtime described it. `image`, `image_id`, `digest` ("" for an image that no registry
@@ -95,6 +98,10 @@ def read_container(
             name: seen[name] for name in inspections.FIELDS if name not in ("shm_mib", "devices_asked", "out_of_memory")
         },
     }
+    if not membership.runtime:
+        errors.add("the container of process %d" % pid, "has no runtime that its cgroup names, and none describes it")
+    if told is None:
+        _add_monitored(found, monitors)
     _add_mounts(evidence, pid, found, errors)
     _add_namespaces(evidence, pid, found, seen, errors)
     _add_status(evidence, pid, found, errors)
@@ -105,6 +112,18 @@ def read_container(
     _add_maker(evidence, found, membership)
     found["comes_back"] = _comes_back(found)
     return True, found
+
+
+def _add_monitored(found: dict[str, Any], monitors: Sequence[Sequence[str]]) -> None:
+    """What the command line of podman's and CRI-O's monitor says, conmon(8): the name and where the log goes.
+
+    So it is with a rootless container, which root's own podman does not know.
+    """
+    for words in monitors:
+        given = dict(zip(words, words[1:]))
+        if found["id"] and given.get("-c") == found["id"]:
+            driver, _colon, path = given.get("-l", "").partition(":")
+            found.update(name=given.get("-n"), log_driver=driver or None, log_path=path or None)
 
 
 def _add_mounts(evidence: Evidence, pid: int, found: dict[str, Any], errors: Errors) -> None:
@@ -122,7 +141,7 @@ def _add_mounts(evidence: Evidence, pid: int, found: dict[str, Any], errors: Err
 
 def _add_namespaces(evidence: Evidence, pid: int, found: dict[str, Any], seen: dict[str, Any], errors: Errors) -> None:
     own = namespaces.read_namespaces(evidence, pid, errors)
-    differs = namespaces.compare_namespaces(own, namespaces.read_namespaces(evidence, 1, errors))
+    differs = namespaces.compare_namespaces(own, namespaces.read_of_host(evidence, errors))
     found["own_namespaces"] = differs
     found["ipc_namespace"] = (own or {}).get("ipc")
     for kind, name, mode in (("ipc", "ipc", "ipc_mode"), ("net", "network", "network_mode")):

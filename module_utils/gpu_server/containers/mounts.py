@@ -15,7 +15,7 @@ _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 _ESCAPED = re.compile(r"\\([0-7]{3})")
 # Of the kernel and of the runtime itself: no one chose them.
 _RUNTIMES_OWN = re.compile(
-    r"/(?:proc|sys|dev)(?:/.*)?|/etc/(?:hosts|hostname|resolv\.conf|mtab)|/run/(?:\.containerenv|secrets)(?:/.*)?"
+    r"/(?:proc|sys|dev)(?:/.*)?|/run/podman-init|/sbin/docker-init|/etc/(?:hosts|hostname|resolv\.conf|mtab)|/run/(?:\.containerenv|secrets)(?:/.*)?"
     r"|/usr/(?:local/)?(?:s?bin|lib(?:64|exec)?)/.*(?:nvidia|cuda|libnv|libvdpau).*|/usr/lib/firmware/nvidia/.*"
     r"|/etc/(?:nvidia|vulkan|OpenCL|glvnd|egl)/.*|/run/nvidia.*|/usr/share/(?:nvidia|glvnd|egl|vulkan)/.*"
 )

@@ -7,7 +7,7 @@ from typing import Any
 
 from ...gpu_host.evidence import values
 from ...gpu_host.evidence.errors import Errors
-from ...gpu_host.evidence.interface import Evidence
+from ...gpu_host.evidence.interface import Evidence, Listing
 
 KINDS = ("cgroup", "ipc", "mnt", "net", "pid", "user", "uts")
 _LOCAL = re.compile(r"\|-- ([0-9]{1,3}(?:\.[0-9]{1,3}){3})\n\s*/32 host LOCAL")
@@ -17,10 +17,23 @@ def read_namespaces(evidence: Evidence, pid: int, errors: Errors) -> dict[str, s
     """``{kind: "ipc:[4026531839]"}`` of a process; None without the right to see them."""
     listing = evidence.list("/proc/%d/ns" % pid)
     errors.unanswered(listing)
-    if not listing.ok:
-        return None
+    return select_targets(listing) if listing.ok else None
+
+
+def select_targets(listing: Listing) -> dict[str, str]:
+    """Of a /proc/PID/ns, what each kind that matters links to."""
     targets = {name: entry.target for name, entry in listing.entries.items() if name in KINDS}
     return {name: target for name, target in targets.items() if target and re.fullmatch(r"\w+:\[\d+\]", target)}
+
+
+def read_of_host(evidence: Evidence, errors: Errors) -> dict[str, str] | None:
+    """Those of the host's first process; where a sandbox hides them, our own, which see the host as we do."""
+    first = read_namespaces(evidence, 1, Errors("server"))
+    if first:
+        return first
+    listing = evidence.list("/proc/self/ns")
+    errors.unanswered(listing)
+    return select_targets(listing) if listing.ok else None
 
 
 def compare_namespaces(own: dict[str, str] | None, others: dict[str, str] | None) -> dict[str, bool | None]:
