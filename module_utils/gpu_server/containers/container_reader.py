@@ -11,7 +11,7 @@ from typing import Any
 
 from ...gpu_host.evidence import values
 from ...gpu_host.evidence.errors import Errors
-from ...gpu_host.evidence.interface import NOT_CAPTURED, Evidence
+from ...gpu_host.evidence.interface import ABSENT, NOT_CAPTURED, Evidence
 from ..ports import LOOPBACK
 from . import cgroups, container_log, devices, inspections, mounts, namespaces, reach, weights
 from .inside import InsideEvidence
@@ -47,7 +47,7 @@ def is_contained(evidence: Evidence, pid: int, membership: cgroups.Membership | 
     if membership is None or membership.runtime:
         return None if membership is None else True
     own = evidence.read("/proc/%d/mountinfo" % pid, 1 << 20)
-    if own.status == NOT_CAPTURED:
+    if own.status in (NOT_CAPTURED, ABSENT):
         return False
     first = read_mounts(evidence, 1)
     if not own.ok or first is None:
