@@ -16,7 +16,8 @@ description:
 options:
   unit:
     description:
-      - The systemd unit of the server. Without it, the unit of the process that is found, or one whose name says so.
+      - The systemd unit of the server, or the name or id of its container. Without it, the unit of the process that is
+        found, or one whose name says so.
     type: str
   port:
     description:

@@ -49,6 +49,9 @@ GENERAL = [
     for pattern, word in (
         (r"\b[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]\b", "ADDRESS"),
         (r"\bpci[0-9a-f]{4}:[0-9a-f]{2}\b", "pciDOMAIN:BUS"),
+        (r"^/sys/fs/cgroup/.*(?=/)", "/sys/fs/cgroup/CGROUP"),
+        (r"/var/log/pods/[^/]+/[^/]+", "/var/log/pods/POD/CONTAINER"),
+        (r"(?:sha256:)?\b[0-9a-f]{64}\b", "ID"),
         (r"(?<=/proc/)\d+(?=/|$)", "PID"),
         (r"(?<=/lib/modules/)[^/ ]+", "KERNEL"),
         (r"\b\d+\.\d+\.\d+-[\w.-]+", "KERNEL"),
@@ -61,7 +64,8 @@ GENERAL = [
         (r"(?<=/modules-load\.d/)[^/ ]+", "FILE"),
         (r"(?<=/)\d+(?=\.(conf|pid)\b)", "VMID"),
         (r"^/root/[^/]+\.log$", "LOG"),
-        (r"(?<=127\.0\.0\.1:)\d+", "PORT"),
+        (r"(?<=//)(?!127\.)\d+(?:\.\d+){3}(?=:)", "CONTAINER"),
+        (r"(?<=127\.0\.0\.1:)\d+|(?<=//CONTAINER:)\d+", "PORT"),
     )
 ]
 Key = tuple[str, str]  # (how it is asked for, what, generalised): ("read", "/sys/bus/pci/devices/ADDRESS/config")

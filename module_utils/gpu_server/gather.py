@@ -12,6 +12,7 @@ from ..gpu_host import topology
 from ..gpu_host.evidence import values
 from ..gpu_host.evidence.errors import Errors
 from ..gpu_host.evidence.interface import ABSENT, NOT_CAPTURED, Evidence
+from ..gpu_host.evidence.offenders import any_of
 from ..gpu_host.evidence.sides import find_pieces, is_only_pieces
 from ..gpu_host.pcie import gpu_addresses
 from . import (
@@ -23,12 +24,15 @@ from . import (
     nccl_faults,
     nccl_job,
     nodes,
+    other_servers,
     ports,
     processes,
     settings,
     stall,
     units,
 )
+from .containers import container_log, container_reader, namespaces
+from .containers.inside import InsideEvidence
 from .engines import Engine
 from .engines.engine import IMPORTS
 from .log import log_reader, log_source
@@ -47,6 +51,9 @@ COMMANDS = (
 FACTS = (
     "engine",
     "engines_found",
+    "not_looked_at",
+    "in_container",
+    "container",
     "process",
     "environment",
     "ranks",
@@ -100,16 +107,18 @@ def _gather(evidence: Evidence, params: dict[str, Any], errors: Errors) -> dict[
     process nor a unit says that there is one.
 
     `state`: absent, stopped, failed, starting, stalled, ready, unhealthy; `why`: the sentence for it. `engine`,
-    `engines_found`. `unit` (units.py). `process`: `{pid, command, arguments, settings, started_at, age_s, user_id,
-    rss_mib, unit, memlock_kib, open_files, python}`. `environment`: allowed names of the live process. `ranks`:
-    `[{rank, pid, name, state, cpu_s, threads, wait_channel, read_bytes, gpu}]`, `ranks_expected` (of this host), `node`
-    (nodes.py: the part that this host has of a server over several), `compilers`, `locks`, `p2p_caches`. `gpu`
-    (gpu_load.py), `port` (ports.py), `api` and `generation` (api.py; `ran` is None where the server could not be
-    asked). `model`: the name by which requests ask for it, listed or else of the command line. `log` (log_reader.py,
-    with `kind`, `path`, `age_s`), `nccl` (nccl.py), `nccl_job` (nccl_job.py), `packages`, `differences` (settings.py),
-    `stall` (stall.py, in the state stalled and where a process is stopped), `busy` (whether requests run) and
-    `busy_because`, `moving`. What the checks ask beyond that: `exposed`, `key_set`, `p2p_cache_denies`,
-    `rank_outliers`, `fault`, `nccl_known_faults` (nccl_faults.py).
+    `engines_found`, `not_looked_at` (other_servers.py). `in_container`, and `container`
+    (containers/container_reader.py; with `reach`, `parts`, `parts_share_ipc`, `gpus_needed`, `may_register`,
+    `weights_mib`), None for a server in none. `unit` (units.py). `process`: `{pid, command, arguments, settings,
+    started_at, age_s, user_id, rss_mib, unit, memlock_kib, open_files, python}`. `environment`: allowed names of the
+    live process. `ranks`: `[{rank, pid, name, state, cpu_s, threads, wait_channel, read_bytes, gpu}]`, `ranks_expected`
+    (of this host), `node` (nodes.py: the part that this host has of a server over several), `compilers`, `locks`,
+    `p2p_caches`. `gpu` (gpu_load.py), `port` (ports.py), `api` and `generation` (api.py; `ran` is None where the server
+    could not be asked). `model`: the name by which requests ask for it, listed or else of the command line. `log`
+    (log_reader.py, with `kind`, `path`, `age_s`, and the commands `show` and `show_end`), `nccl` (nccl.py), `nccl_job`
+    (nccl_job.py), `packages`, `differences` (settings.py), `stall` (stall.py, in the state stalled and where a process
+    is stopped), `busy` (whether requests run) and `busy_because`, `moving`. What the checks ask beyond that: `exposed`,
+    `key_set`, `p2p_cache_denies`, `rank_outliers`, `fault`, `nccl_known_faults` (nccl_faults.py).
     """
     for argv, limit in COMMANDS:
         evidence.start(argv, limit)
@@ -233,10 +242,16 @@ def _process_facts(
     if params.get("outside_containers"):
         found = [one for one in found if not processes.is_in_container(evidence, one[0].pid)]
         silent = [one for one in silent if not processes.is_in_container(evidence, one.pid)]
-    chosen = _choose(evidence, found, params, errors)
+    chosen = _choose(evidence, found, params, table, errors)
+    complete = isinstance(table, processes.Table) and not table.unread and not silent
+    servers = other_servers.describe_servers(evidence, found, chosen)
     facts: dict[str, Any] = {
+        "proxied": _list_proxied(evidence, table, errors) if chosen else [],
         "engine": None,
-        "engines_found": [{"engine": one.name, "pid": top.pid} for top, _words, one in found],
+        "engines_found": servers,
+        "not_looked_at": other_servers.select_others(servers, complete),
+        "in_container": None,
+        "container": None,
         "process": None,
         "environment": None,
         "ranks": [],
@@ -253,6 +268,8 @@ def _process_facts(
         "units_found": None,
     }
     name = params.get("unit")
+    if chosen and name and container_reader.is_named(evidence, chosen[0].pid, name, errors):
+        name = None  # of the container, not of a unit
     if not chosen:
         facts["silent"] = [
             one for one in silent if not name or processes.find_unit(evidence, one.pid) in (None, _service(name))
@@ -264,7 +281,15 @@ def _process_facts(
         below = processes.find_descendants(top.pid, table)
         facts["pids"] = {process.pid for process in below}
         facts["engine"] = engine.name
-        facts["locks"] = installed.find_locks(evidence, (facts["environment"] or {}).get("HOME"))
+        facts["in_container"], facts["container"] = container_reader.read_container(
+            evidence,
+            top.pid,
+            facts["environment"],
+            errors,
+            light=bool(params.get("light")),
+            monitors=_list_command_lines(evidence, table, "conmon", errors),
+        )
+        facts["locks"] = _find_locks(evidence, facts, top.pid)
         status = processes.read_status(evidence, top.pid, errors)
         limits = processes.read_limits(evidence, top.pid, errors)
         facts["process"] = {
@@ -277,7 +302,7 @@ def _process_facts(
             "user_id": status["uid"],
             "rss_mib": status["rss_mib"],
             "state": top.state,
-            "unit": processes.find_unit(evidence, top.pid),
+            "unit": _find_unit(evidence, top.pid, table, errors),
             "python": words[0],
             **limits,
         }
@@ -293,6 +318,7 @@ def _process_facts(
             for process in below
             if process.name in processes.COMPILERS
         ]
+        _describe_parts(evidence, facts, other_servers.find_parts(found, chosen), complete, errors)
         name = name or facts["process"]["unit"]
     if name:
         facts["units_found"] = [name]
@@ -309,21 +335,116 @@ def _process_facts(
     return facts
 
 
+def _find_locks(evidence: Evidence, facts: dict[str, Any], pid: int) -> list[dict[str, Any]] | None:
+    home = (facts["environment"] or {}).get("HOME")
+    if facts["in_container"] is None or not home:
+        return None
+    root = "/proc/%d/root" % pid if facts["in_container"] else ""
+    return installed.find_locks(evidence, root + home)
+
+
+def _find_unit(evidence: Evidence, pid: int, table: dict[int, processes.Process], errors: Errors) -> str | None:
+    """The service of the process, else the one whose client (`docker run`) waits for its container."""
+    found = processes.find_unit(evidence, pid)
+    if found:
+        return found
+    words = [
+        (process.pid, processes.read_arguments(evidence, process.pid, errors) or [])
+        for process in table.values()
+        if process.name in container_reader.CLIENTS
+    ]
+    clients = [(number, given) for number, given in words if container_reader.is_client(given)]
+    return container_reader.find_client_unit(evidence, pid, clients, errors) if clients else None
+
+
+def _list_proxied(evidence: Evidence, table: dict[int, processes.Process], errors: Errors) -> list[dict[str, Any]]:
+    """What the docker-proxy processes of the host pass on."""
+    lines = _list_command_lines(evidence, table, "docker-proxy", errors)
+    return [one for one in map(namespaces.find_proxied, lines) if one]
+
+
+def _list_command_lines(
+    evidence: Evidence, table: dict[int, processes.Process], name: str, errors: Errors
+) -> list[list[str]]:
+    """Of every process of this name."""
+    named = [process.pid for process in table.values() if process.name == name]
+    return [processes.read_arguments(evidence, pid, errors) or [] for pid in named]
+
+
+def _describe_parts(
+    evidence: Evidence, facts: dict[str, Any], parts: list[other_servers.Found], complete: bool, errors: Errors
+) -> None:
+    """What of the container depends on the engine: the GPUs that its ranks need, and the parts of the model.
+
+    `complete`: every process of the host could be read, so that there are no more parts than `parts`.
+    """
+    container = facts["container"]
+    if container is None:
+        return
+    live, expected = facts["process"]["settings"], facts["ranks_expected"]
+    nodes = values.whole_number(live.get("nnodes", "1")) if isinstance(live.get("nnodes", "1"), str) else None
+    container["gpus_needed"] = None if expected is None or not nodes else max(1, expected // nodes)
+    described = [{"pid": top.pid, "container": _shorten_id(evidence, top.pid)} for top, _words, _one in parts]
+    container["parts"] = described if described or complete else None
+    container["weights_mib"] = None
+    container["reach"] = {"address": None, "port": None, "published": False, "loopback_only": None}
+    memlock = facts["process"]["memlock_kib"]
+    unlimited = None if memlock is None else memlock == "unlimited"
+    container["may_register"] = any_of([unlimited, container["may_lock_memory"]])
+    shared = other_servers.share_ipc(evidence, parts, errors) if parts else True
+    container["parts_share_ipc"] = shared if shared is False or complete else None
+
+
+def _shorten_id(evidence: Evidence, pid: int) -> str | None:
+    membership = container_reader.find_membership(evidence, pid)
+    return None if membership is None else (membership.id or "")[:12]
+
+
 def _choose(
-    evidence: Evidence, found: list[tuple[processes.Process, list[str], Engine]], params: dict[str, Any], errors: Errors
+    evidence: Evidence,
+    found: list[other_servers.Found],
+    params: dict[str, Any],
+    table: dict[int, processes.Process],
+    errors: Errors,
 ) -> Any:
     """The server that the parameters name (by unit, else by port); the oldest where they name none."""
     if params.get("unit"):
-        return next(
-            (one for one in found if processes.find_unit(evidence, one[0].pid) == _service(params["unit"])), None
-        )
+        wanted = _service(params["unit"])
+        by_unit = (one for one in found if _find_unit(evidence, one[0].pid, table, errors) == wanted)
+        return next(by_unit, None) or _find_named(evidence, found, params["unit"], errors)
     if params.get("port"):
         for top, words, engine in found:
             environment = processes.read_environment(evidence, top.pid, errors) if engine.settings_prefix else None
             if _port_of(engine, engines.find_settings(engine, words, environment)) == params["port"]:
                 return top, words, engine
-        return None
+        return _find_published(evidence, found, params["port"], table, errors)
     return found[0] if found else None
+
+
+def _find_named(
+    evidence: Evidence, found: list[other_servers.Found], name: str, errors: Errors
+) -> other_servers.Found | None:
+    """The server in the container of this name or id."""
+    return next((one for one in found if container_reader.is_named(evidence, one[0].pid, name, errors)), None)
+
+
+def _find_published(
+    evidence: Evidence,
+    found: list[other_servers.Found],
+    port: int,
+    table: dict[int, processes.Process],
+    errors: Errors,
+) -> other_servers.Found | None:
+    """The server in a container whose runtime publishes its port as `port` of the host."""
+    proxied = _list_proxied(evidence, table, errors)
+    for top, words, engine in found:
+        _inside, container = container_reader.read_container(evidence, top.pid, None, errors, light=True)
+        if container:
+            bindings = container_reader.list_bindings(container, proxied)
+            own = _port_of(engine, engines.find_settings(engine, words))
+            if any(one["host_port"] == port and one["port"] == own for one in bindings):
+                return top, words, engine
+    return None
 
 
 def _service(name: str) -> str:
@@ -364,13 +485,7 @@ def _place_ranks(facts: dict[str, Any]) -> None:
 def _read_log(
     evidence: Evidence, params: dict[str, Any], facts: dict[str, Any], engine: Engine | None, errors: Errors
 ) -> None:
-    process = facts["process"]
-    path, known = params.get("log"), True
-    if not path and process and not (facts["unit"] and facts["unit"]["output"] and ":" in facts["unit"]["output"]):
-        path, known = processes.find_output(evidence, process["pid"], errors)
-    elif path and process:
-        processes.find_output(evidence, process["pid"], Errors("server"))  # a bundle is read without this parameter
-    source = log_source.read_log_source(evidence, facts["unit"], path, engine, errors)
+    source, known = _find_log_source(evidence, params, facts, engine, errors)
     zone = re.match(r"([+-])([0-9]{2})([0-9]{2})", evidence.run(ZONE_COMMAND, 5).text)
     hours, minutes = [values.number_in_name(part) for part in zone.groups()[1:]] if zone else (0, 0)
     offset = (hours * 3600 + minutes * 60) * (-1 if zone and zone[1] == "-" else 1)
@@ -384,8 +499,33 @@ def _read_log(
         gap=source["gap"],
         rotated=source["rotated"],
         age_s=round(max(0.0, evidence.now() - written), 1) if written is not None else None,
+        **log_source.name_commands(source, facts["container"]),
     )
     facts["log"] = log
+
+
+def _find_log_source(
+    evidence: Evidence, params: dict[str, Any], facts: dict[str, Any], engine: Engine | None, errors: Errors
+) -> tuple[dict[str, Any], bool]:
+    """(the log as log_source gives it, whether it is known that there is no other)."""
+    process, container, unit = facts["process"], facts["container"], facts["unit"]
+    path, known = params.get("log"), True
+    if not path and process and not (unit and unit["output"] and ":" in unit["output"]):
+        path, known = processes.find_output(evidence, process["pid"], errors)
+        path = _find_open_file(evidence, process["pid"], path) if container and path else path
+    elif path and process:
+        processes.find_output(evidence, process["pid"], Errors("server"))  # a bundle is read without this parameter
+    if container and not path and not (unit and unit["loaded"]):
+        place = container_log.find_log(evidence, container)
+        return log_source.read_container_source(evidence, place, engine, errors), known
+    return log_source.read_log_source(evidence, unit, path, engine, errors), known
+
+
+def _find_open_file(evidence: Evidence, pid: int, target: str) -> str:
+    """The name by which the host opens a file that a process in a container has open as `target`."""
+    entries = evidence.list("/proc/%d/fd" % pid).entries
+    number = next(name for name in ("2", "1") if name in entries and entries[name].target == target)
+    return "/proc/%d/fd/%s" % (pid, number)
 
 
 def _is_available(source: dict[str, Any], known: bool) -> bool | None:
@@ -420,10 +560,9 @@ def _read_api(
     given = engines.find_value(live, engine.port_names) if engine else None
     if port is None and given is not None:
         errors.odd("the command line of the server", "--port is no port", given)
-    facts["port"] = ports.read_port(evidence, port)
-    address = _address_to_ask(engines.find_value(live, engine.host_names) if engine else None)
+    address, port = _find_place(evidence, facts, engine, port, errors)
     follower = is_follower(facts)
-    if port is None or (follower and not (engine and engine.follower_answers)):
+    if port is None or address is None or (follower and not (engine and engine.follower_answers)):
         facts["api"] = dict.fromkeys(api.FACTS)
     else:
         scheme = "https" if engine and engines.find_value(live, engine.tls_names) else "http"
@@ -451,6 +590,31 @@ def _read_api(
         facts["exposed"] = (
             facts["port"]["beyond_this_host"] and not facts["key_set"] and (answered or environment is not None)
         )
+
+
+def _find_place(
+    evidence: Evidence, facts: dict[str, Any], engine: Engine | None, port: int | None, errors: Errors
+) -> tuple[str | None, int | None]:
+    """(the address, the port) where the server is asked, and what is known of the port, `facts["port"]`."""
+    process, container = facts["process"], facts["container"]
+    live = (process or {}).get("settings") or {}
+    proxied = facts.pop("proxied")
+    if not container or container["network"] == "host" or port is None:
+        facts["port"] = ports.read_port(evidence, port)
+        return _address_to_ask(engines.find_value(live, engine.host_names) if engine else None), port
+    own = _port_of(engine, live) if engine else None
+    bindings = container_reader.list_bindings(container, proxied)
+    if own is None or any(one["port"] == port for one in bindings):
+        own = port  # of the parameters, as the server in the container knows it
+    listens = ports.find_listening(evidence, own, process["pid"])
+    way = container_reader.find_way(container, own, bindings, listens)
+    container["reach"] = way
+    facts["port"] = {**ports.read_port(evidence, own, process["pid"]), "port": way["port"]}
+    if facts["port"]["listening"]:
+        facts["port"]["beyond_this_host"] = way["beyond_this_host"]
+    if way["address"] is None:
+        errors.add("the container of the server", "no address or published port is known, where port %d answers" % own)
+    return way["address"], way["port"]
 
 
 def _is_before_ready(log: dict[str, Any]) -> bool:
@@ -553,7 +717,7 @@ def _named_state(facts: dict[str, Any], scale: float, stopped: list[dict[str, An
             else ("ready", "/health answers 200")
         )
     if log["ready"] and not fault and not health:
-        why = "its /health was not captured" if facts["api"]["base"] else "the port on which it listens is not known"
+        why = "its /health was not captured" if facts["api"]["base"] else "where its port can be asked is not known"
         return None, "it was ready, and whether it answers now is not known: %s" % why
     if log["ready"] and (health.get("answered") or not health.get("code")):
         now = "answers %s" % health["code"] if health.get("code") else "does not answer: %s" % health.get("problem")
@@ -666,6 +830,18 @@ def _gpu_ids(evidence: Evidence) -> set[int] | None:
     return {device.device for device in devices.values() if device.is_gpu}
 
 
+def _measure_weights(evidence: Evidence, facts: dict[str, Any], errors: Errors) -> None:
+    """Into the container's facts, where something limits its memory."""
+    container, process = facts["container"], facts["process"]
+    if container is not None and container["limits"]["memory_max_mib"] not in (None, "unlimited"):
+        model = engines.find_model_path(facts["engine"], process["arguments"])
+        container["weights_mib"] = container_reader.measure_model(evidence, process["pid"], model, facts["environment"])
+        if container["weights_mib"] is None:
+            errors.add(
+                "the weights of %s" % (model or "the model"), "were not found where the container would have them"
+            )
+
+
 def _host_side(evidence: Evidence, params: dict[str, Any], facts: dict[str, Any], errors: Errors) -> None:
     """What of the host bears on the server.
 
@@ -685,18 +861,23 @@ def _host_side(evidence: Evidence, params: dict[str, Any], facts: dict[str, Any]
     facts["differences"] = settings.compare_settings(
         params.get("expected") or {}, process["settings"], environment, engine
     )
-    facts["packages"] = installed.find_packages(evidence, process["arguments"], environment)
-    if process["pid"]:
+    inside = InsideEvidence(evidence, process["pid"]) if facts["container"] else evidence
+    environment = None if facts["in_container"] is None else environment  # whose files they are is not known
+    facts["packages"] = (
+        None if environment is None else installed.find_packages(inside, process["arguments"], environment)
+    )
+    if process["pid"] and (not facts["container"] or facts["container"]["network"] == "host"):
         version = _nccl_version(facts)
         facts["nccl_job"] = nccl_job.read_nccl_job(evidence, environment, version, facts["ranks_expected"], errors)
     faults = nccl_faults.find_known_faults(_nccl_version(facts), _gpu_ids(evidence))
     read = facts["log"]["available"] is not None and not facts["log"]["gap"]
     facts["nccl_known_faults"] = faults if read else faults or None  # the rest of the log may name another release
-    facts["p2p_caches"] = None if environment is None else installed.find_p2p_caches(evidence, home, errors)
+    facts["p2p_caches"] = None if environment is None else installed.find_p2p_caches(inside, home, errors)
+    _measure_weights(evidence, facts, errors)
     facts["p2p_cache_denies"] = installed.name_denying_caches(facts["p2p_caches"])
     nodes = process["settings"].get("nnodes", "1")
     vendor = re.search(r"^vendor_id\s*: (\S+)", evidence.read("/proc/cpuinfo", 8192).text, re.MULTILINE)
     amd = vendor[1] == "AuthenticAMD" if vendor else None
     many = (facts["ranks_expected"] or 2) > 1 and len(facts["gpu"]["gpus"] or {}) > 1
     links = topology.gather(evidence, errors) if many else None
-    facts["nccl"] = nccl.read_nccl(evidence, environment, links, amd, values.whole_number(nodes) or 1, errors=errors)
+    facts["nccl"] = nccl.read_nccl(inside, environment, links, amd, values.whole_number(nodes) or 1, errors=errors)

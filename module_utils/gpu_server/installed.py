@@ -52,7 +52,8 @@ def find_directories(evidence: Evidence, words: list[str], environment: dict[str
         program = _on_path(evidence, words[0], environment.get("PATH", ""))
     homes = [posixpath.dirname(posixpath.dirname(program))] if program else []
     homes += [environment["VIRTUAL_ENV"]] if "VIRTUAL_ENV" in environment else []
-    homes += [] if homes else ["/usr/local", "/usr"]
+    # Debian's own Python has what pip installs in /usr/local; the engines' images are built that way.
+    homes = ["/usr/local", "/usr"] if homes in ([], ["/usr"]) else homes
     for home in homes:
         for name in sorted(evidence.list(home + "/lib").entries, reverse=True):
             if re.fullmatch(r"python3\.\d+", name):

@@ -11,25 +11,22 @@ from ..gpu_host.evidence.interface import Evidence
 
 _ESTABLISHED, _LISTEN, _TIME_WAIT = "01", "0A", "06"
 _ADDRESS = re.compile(r"[0-9A-Fa-f]{8}|[0-9A-Fa-f]{32}")
-_LOOPBACK = ("0100007F", "00000000000000000000000001000000", "0000000000000000FFFF00000100007F")
+LOOPBACK = ("0100007F", "00000000000000000000000001000000", "0000000000000000FFFF00000100007F")
 
 
-def read_port(evidence: Evidence, port: int | None) -> dict[str, Any]:
+def read_port(evidence: Evidence, port: int | None, pid: int | None = None) -> dict[str, Any]:
     """``{port, listening, beyond_this_host, connections}`` of a port; None where it cannot be read.
 
     `connections`: how many clients have one open; None where nothing listens here, since it may do so in a network
-    namespace of its own.
+    namespace of its own. `pid`: a process whose network namespace is meant, in the place of ours.
     """
     result: dict[str, Any] = {"port": port, "listening": None, "beyond_this_host": None, "connections": None}
-    tables = [evidence.read("/proc/net/" + name) for name in ("tcp", "tcp6")]
-    if port is None or not tables[0].ok:
+    sockets = _find_sockets(evidence, port, pid)
+    if sockets is None:
         return result
-    sockets = [
-        (address, state) for table in tables for address, number, state in _sockets(table.text) if number == port
-    ]
     addresses = [address for address, state in sockets if state == _LISTEN]
     result["listening"] = bool(addresses)
-    result["beyond_this_host"] = any(address not in _LOOPBACK for address in addresses) if addresses else None
+    result["beyond_this_host"] = any(address not in LOOPBACK for address in addresses) if addresses else None
     if addresses:
         result["connections"] = sum(state not in (_LISTEN, _TIME_WAIT) for _address, state in sockets)
     return result
@@ -62,6 +59,20 @@ def _address(text: str) -> str:
     if len(data) == 16 and data[:12] == bytes(10) + b"\xff\xff":
         data = data[12:]
     return str(ipaddress.ip_address(data))
+
+
+def find_listening(evidence: Evidence, port: int, pid: int) -> list[str]:
+    """The addresses, in the kernel's form, that are listened on at `port` in the network namespace of `pid`."""
+    return [address for address, state in _find_sockets(evidence, port, pid) or () if state == _LISTEN]
+
+
+def _find_sockets(evidence: Evidence, port: int | None, pid: int | None) -> list[tuple[str, str]] | None:
+    """``[(local address, state)]`` of `port`; None where the table cannot be read."""
+    base = "/proc/net/" if pid is None else "/proc/%d/net/" % pid
+    tables = [evidence.read(base + name) for name in ("tcp", "tcp6")]
+    if port is None or not tables[0].ok:
+        return None
+    return [(address, state) for table in tables for address, number, state in _sockets(table.text) if number == port]
 
 
 def _sockets(text: str) -> list[tuple[str, int, str]]:

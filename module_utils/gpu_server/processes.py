@@ -13,6 +13,7 @@ from ..gpu_host.evidence import values
 from ..gpu_host.evidence.errors import Errors
 from ..gpu_host.evidence.interface import ABSENT, Evidence
 from . import engines
+from .containers import cgroups
 from .engines import Engine
 from .launch import WRAPPERS
 
@@ -227,10 +228,9 @@ def read_status(evidence: Evidence, pid: int, errors: Errors) -> dict[str, Any]:
 
 
 def find_unit(evidence: Evidence, pid: int) -> str | None:
-    """The systemd service that the process belongs to; None for a session or a container's own tree."""
+    """The systemd service that the process belongs to, that of its container where it is in one; None for a session."""
     text = evidence.read("/proc/%d/cgroup" % pid, 16384).text
-    parts = [part for line in text.splitlines() for part in line.rpartition(":")[2].split("/")]
-    return next((part for part in reversed(parts) if part.endswith(".service") and not part.startswith("user@")), None)
+    return cgroups.parse_membership(text).service
 
 
 def is_in_container(evidence: Evidence, pid: int) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Callable
 
-from . import driver, linux, pcie, probe, server, smi
+from . import containers, driver, linux, pcie, probe, server, smi
 from .epyc_board import (
     AMD_IOMMU,
     CARDS,
@@ -26,7 +26,8 @@ from .tree import HostModel
 NO_IOMMU = ("iommu: Default domain type: Translated", "iommu: DMA domain TLB invalidation policy: lazy mode")
 
 
-def bare_metal(uid: int = 0) -> HostModel:
+def bare_metal(uid: int = 0, *, serves: bool = False) -> HostModel:
+    """Idle, as an ordinary user sees it where `uid` says so; with `serves`, a model is loaded on its GPUs."""
     name = "unprivileged" if uid else "bare-metal"
     model = HostModel(
         name,
@@ -37,14 +38,19 @@ def bare_metal(uid: int = 0) -> HostModel:
     )
     machine = Machine()
     linux.install(model, machine)
-    lines = build_pci_tree(model, visible_bytes=64 if uid else 4096)
+    lines = build_pci_tree(model, visible_bytes=64 if uid else 4096, speed=5 if serves else 1)
     gpus = [
         smi.Gpu(i, "0000:%02x:00.0" % bus, power_w=32.4 + 0.31 * i, temperature=27 + i % 3)
         for i, (bus, _node) in enumerate(CARDS)
     ]
+    if serves:
+        _serving(gpus, IDLE_WATTS)
+        for gpu in gpus:
+            gpu.processes = [(server.FIRST_RANK + gpu.index, "sglang::scheduler_TP%d" % gpu.index, 94842)]
     install_smi(model, machine, gpus)
     driver.install(model, machine, gpus)
-    probe.install(model, [gpu.address for gpu in gpus], [node for _bus, node in CARDS])
+    if not serves:
+        probe.install(model, [gpu.address for gpu in gpus], [node for _bus, node in CARDS])
     write_proc_bus(model)
     log = driver.kernel_log(machine, gpus, AMD_IOMMU, gpu_lines=lines)
     if uid:
@@ -88,6 +94,9 @@ def no_gpu() -> HostModel:
     driver.absent(model)
     model.command("dmesg", driver.kernel_log(machine, [], AMD_IOMMU).split("[    8.050000]")[0])
     return model
+
+
+ADDRESSES = ["0000:%02x:00.0" % bus for bus, _node in CARDS]
 
 
 def _serving(gpus: Sequence[smi.Gpu], watts: Sequence[float]) -> None:
@@ -256,8 +265,23 @@ def serving() -> HostModel:
         + STORY
         + ": the LXC container with its inference server, settings mended, idle and healthy."
     )
-    server.install(model, ["0000:%02x:00.0" % bus for bus, _node in CARDS])
+    server.install(model, ADDRESSES)
     return model
+
+
+def docker() -> HostModel:
+    """Bare metal whose server runs in a container that docker compose started."""
+    return containers.docker(bare_metal(serves=True), ADDRESSES)
+
+
+def kubernetes() -> HostModel:
+    """The same machine as a node of Kubernetes, its server in a pod."""
+    return containers.kubernetes(bare_metal(serves=True), ADDRESSES)
+
+
+def podman() -> HostModel:
+    """The same machine with a quadlet of podman."""
+    return containers.podman(bare_metal(serves=True), ADDRESSES)
 
 
 def all_hosts() -> dict[str, Callable[[], HostModel]]:
@@ -270,6 +294,9 @@ def all_hosts() -> dict[str, Callable[[], HostModel]]:
         "serving": serving,
         "kvm-story": kvm_story,
         "kvm-q35": kvm_q35,
+        "docker": docker,
+        "kubernetes": kubernetes,
+        "podman": podman,
         "rdma": rdma,
         "pve-kvm": pve_kvm,
         "pve-lxc": pve_lxc,

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from ansible.module_utils.gpu_server import gpu_load, installed, nccl_job, units
 from ansible.module_utils.gpu_server.gather import ZONE_COMMAND
@@ -16,7 +18,6 @@ from .tree import BOOTED_AT, TAKEN_AT, HostModel
 
 PID, FIRST_RANK, RANKS, PORT = 400, 412, 8, 8000
 STARTED_AT = TAKEN_AT - 7200.0
-BASE = "http://127.0.0.1:%d" % PORT
 LOG = "/root/sglang.log"
 COMMAND = (
     "/opt/sglang/bin/python3 -m sglang.launch_server --model lukealonso/GLM-5-NVFP4 --served-model-name glm-5 --reasoning-parser glm45 "
@@ -35,26 +36,61 @@ PACKAGES = (
 )  # fmt: skip
 
 
-def install(model: HostModel, addresses: list[str]) -> None:
+@dataclass(frozen=True)
+class Place:
+    """Where the server runs, as its host sees it."""
+
+    base: str = "http://127.0.0.1:%d" % PORT  # where it is asked
+    words: Sequence[str] = tuple(ARGUMENTS)
+    environment: Mapping[str, str] = field(default_factory=lambda: ENVIRONMENT)
+    cgroup: str = "0::/\n"
+    mounts: str = ""  # of its own; without them it has those of the host
+    root: str = ""  # below which its files are
+    packages: str = "/opt/sglang/lib/python3.12/site-packages"
+    net: str = "/proc"  # in which directory its tables of sockets are
+    listens: str = "0100007F"
+    log: str | None = LOG  # the file that it writes to; None for a pipe
+    status: str = ""  # further lines of /proc/PID/status
+    units: str = ""  # of systemctl list-units
+
+
+# Mounts of a host's first process, and of those that see the same.
+MOUNTS = (
+    "22 1 259:2 / / rw,relatime shared:1 - ext4 /dev/nvme0n1p2 rw\n"
+    "23 22 0:5 / /dev rw,nosuid shared:2 - devtmpfs udev rw,size=792000000k,nr_inodes=198000000,mode=755\n"
+    "24 23 0:25 / /dev/shm rw,nosuid,nodev shared:3 - tmpfs tmpfs rw,inode64\n"
+    "25 22 0:23 / /proc rw,nosuid,nodev,noexec,relatime shared:4 - proc proc rw\n"
+    "26 22 0:22 / /sys rw,nosuid,nodev,noexec,relatime shared:5 - sysfs sysfs rw\n"
+)
+
+
+def install(model: HostModel, addresses: list[str], place: Place | None = None) -> None:
     """The server and everything that shows it."""
-    _process(model, PID, 1, name="python3", words="\0".join(ARGUMENTS) + "\0", cpu_s=812.4)
+    place = place or Place()
+    model.file("/proc/1/mountinfo", MOUNTS)
+    model.file("/proc/%d/mountinfo" % PID, place.mounts or MOUNTS)
+    _process(model, place, PID, 1, name="python3", words="\0".join(place.words) + "\0", cpu_s=812.4)
     for rank in range(RANKS):
         _process(
             model,
+            place,
             FIRST_RANK + rank,
             PID,
             name="sglang::schedul",
             words="sglang::scheduler_TP%d\0" % rank,
             cpu_s=5310.0 + rank,
         )
-    _process(model, FIRST_RANK + RANKS, PID, name="sglang::detoken", words="sglang::detokenizer\0", cpu_s=40.2)
-    model.file("/proc/%d/environ" % PID, "\0".join("%s=%s" % item for item in ENVIRONMENT.items()) + "\0", mode=0o400)
+    _process(model, place, FIRST_RANK + RANKS, PID, name="sglang::detoken", words="sglang::detokenizer\0", cpu_s=40.2)
+    model.file(
+        "/proc/%d/environ" % PID, "\0".join("%s=%s" % item for item in place.environment.items()) + "\0", mode=0o400
+    )
     model.file("/proc/%d/limits" % PID, model.read("/proc/1/limits").data or b"")
     for number in (1, 2):
-        model.link("/proc/%d/fd/%d" % (PID, number), LOG)
-    model.file("/proc/net/tcp", _sockets(("0100007F", PORT)))
-    model.file("/proc/net/tcp6", _sockets())
-    model.file(LOG, log(), modified=TAKEN_AT - 600)
+        model.link("/proc/%d/fd/%d" % (PID, number), place.log or "pipe:[44120%d]" % number)
+    model.file(place.net + "/net/tcp", _sockets((place.listens, PORT)))
+    model.file(place.net + "/net/tcp6", _sockets())
+    if place.log:
+        model.file(place.log, log(), modified=TAKEN_AT - 600)
     rows = "".join(
         "%08X:%s, %d, %d, 97887, 0, %.2f, 600.00, P0\n" % (0, a[5:].upper(), n, MEMORY_MIB[n], 80.97 + n / 2)
         for n, a in enumerate(addresses)
@@ -65,23 +101,25 @@ def install(model: HostModel, addresses: list[str]) -> None:
     model.command(gpu_load.GPUS_COMMAND, rows)
     model.command(gpu_load.APPS_COMMAND, apps)
     model.command(ZONE_COMMAND, "+0000\n")
-    model.command(units.LIST_COMMAND, "")
+    model.command(units.LIST_COMMAND, place.units)
     model.command(
-        installed.locks_command("/root"),
+        installed.locks_command(place.root + "/root"),
         "",
         rc=1,
-        stderr="find: '/root/.cache/torch_extensions': No such file or directory\n",
+        stderr="find: '%s/root/.cache/torch_extensions': No such file or directory\n" % place.root,
     )
     for name in PACKAGES:
-        model.file("/opt/sglang/lib/python3.12/site-packages/%s.dist-info/METADATA" % name, "")
+        model.file("%s%s/%s.dist-info/METADATA" % (place.root, place.packages, name), "")
     key = ",".join(str(number) for number in range(RANKS))
     pairs = {"%d->%d" % (a, b): True for a in range(RANKS) for b in range(RANKS)}
     model.file(
-        "/root/.cache/sglang/gpu_p2p_access_cache_for_%s.json" % key, json.dumps(pairs), modified=STARTED_AT + 30
+        "%s/root/.cache/sglang/gpu_p2p_access_cache_for_%s.json" % (place.root, key),
+        json.dumps(pairs),
+        modified=STARTED_AT + 30,
     )
     for again in ((), ("again",)):  # a host that is asked a second time is one whose ranks differ
         model.command((nccl_job.COMMAND, "localhost:28028", *again), _ras())
-    _answers(model)
+    _answers(model, place.base)
 
 
 def _ras() -> str:
@@ -98,7 +136,7 @@ def _ras() -> str:
     return head + table + "Errors\n======\n\nWarnings\n========\n\n"
 
 
-def _process(model: HostModel, pid: int, parent: int, *, name: str, words: str, cpu_s: float) -> None:
+def _process(model: HostModel, place: Place, pid: int, parent: int, *, name: str, words: str, cpu_s: float) -> None:
     base = "/proc/%d/" % pid
     started = int((STARTED_AT - BOOTED_AT) * 100)
     fields = [
@@ -127,10 +165,13 @@ def _process(model: HostModel, pid: int, parent: int, *, name: str, words: str, 
     ]
     model.file(base + "stat", "%d (%s) %s\n" % (pid, name, " ".join(str(field) for field in fields + [0] * 28)))
     model.file(base + "cmdline", words)
-    model.file(base + "status", "Name:\t%s\nState:\tS (sleeping)\nUid:\t0\t0\t0\t0\nVmRSS:\t 9876543 kB\n" % name)
+    model.file(
+        base + "status",
+        "Name:\t%s\nState:\tS (sleeping)\nUid:\t0\t0\t0\t0\nVmRSS:\t 9876543 kB\n%s" % (name, place.status),
+    )
     model.file(base + "wchan", "futex_wait_queue")
     model.file(base + "io", "rchar: 1\nwchar: 1\nread_bytes: 62280000000\nwrite_bytes: 4096\n", mode=0o400)
-    model.file(base + "cgroup", "0::/\n")
+    model.file(base + "cgroup", place.cgroup)
 
 
 def _sockets(*listening: tuple[str, int]) -> str:
@@ -210,8 +251,8 @@ def log() -> str:
     return "\n".join(lines) + "\n"
 
 
-def _answers(model: HostModel) -> None:
-    model.answer("GET", BASE + "/health", 200, "")
+def _answers(model: HostModel, base: str) -> None:
+    model.answer("GET", base + "/health", 200, "")
     entry = {
         "id": "glm-5",
         "object": "model",
@@ -221,7 +262,7 @@ def _answers(model: HostModel) -> None:
         "parent": None,
         "max_model_len": 202752,
     }
-    model.answer("GET", BASE + "/v1/models", 200, json.dumps({"object": "list", "data": [entry]}))
+    model.answer("GET", base + "/v1/models", 200, json.dumps({"object": "list", "data": [entry]}))
     information = {
         "model_path": "lukealonso/GLM-5-NVFP4",
         "tp_size": 8,
@@ -229,8 +270,8 @@ def _answers(model: HostModel) -> None:
         "internal_states": [{"last_gen_throughput": 92.1}],
         "kv_events": None,
     }
-    model.answer("GET", BASE + "/server_info", 200, json.dumps(information))
-    model.answer("GET", BASE + "/metrics", 404, '{"detail":"Not Found"}')
+    model.answer("GET", base + "/server_info", 200, json.dumps(information))
+    model.answer("GET", base + "/metrics", 404, '{"detail":"Not Found"}')
     words = " Paris . The capital of Germany is Berlin . The capital of Italy is Rome . The capital of Spain is Madrid .".split()  # noqa: SIM905
     for number in (1, 2):
         events = [
@@ -249,5 +290,5 @@ def _answers(model: HostModel) -> None:
         ]
         text = "".join("data: %s\n\n" % json.dumps(event) for event in events) + "data: [DONE]\n\n"
         model.answer(
-            "POST", BASE + "/v1/completions", 200, text, label="generation %d" % number, seconds=0.31, first_byte_s=0.09
+            "POST", base + "/v1/completions", 200, text, label="generation %d" % number, seconds=0.31, first_byte_s=0.09
         )

@@ -336,6 +336,53 @@ def into_json(content: str) -> str:
     return json.dumps({**before, **fields}) if isinstance(before, dict) else into_text(content)
 
 
+def into_container_json(content: str) -> str:
+    """What `docker inspect` and `crictl inspect` print: every form in each place of such an answer."""
+    texts = [text for _value, text in planted()]
+    shell = [["sh", "-c", text] for text in texts]
+    words = into_arguments("python3").split("\0")
+    environment = into_environment("PLAIN=1").split("\0")
+    value = value_of(0)
+    tables = {"PLAIN": value, "io.kubernetes.pod.name": "p", **{"label%d" % n: text for n, text in enumerate(texts)}}
+    config = {
+        "Env": environment, "Cmd": words, "Entrypoint": words,
+        "CreateCommand": ["podman", "run", "-e", "PLAIN=" + value, "--env=PLAIN=" + value, "--env", "DB=" + value,
+                          "--label", "x=" + value, "--health-cmd", value, *words],
+        "Labels": tables, "Healthcheck": {"Test": ["CMD-SHELL", value, *texts]}, "OnBuild": texts, "Shell": texts,
+    }  # fmt: skip
+    planted_fields: dict[str, Any] = {
+        "Path": "sh", "Args": words, "Config": config, "password": value, "api_key": value,
+        "State": {"Health": {"Status": "healthy", "Log": [{"Output": value}, *texts]}},
+        "HostConfig": {"LogConfig": {"Type": "splunk", "Config": {"splunk-token": value, "env": value}},
+                       "Annotations": tables, "StorageOpt": tables, "Sysctls": tables},
+        "Mounts": [{"Source": text, "Destination": "/x", "Options": ["password=" + value]} for text in texts],
+        "GraphDriver": {"Name": "x"}, "notes": texts,
+        "info": {"config": {"envs": [{"key": "PLAIN", "value": value}, {"key": "HF_TOKEN", "value": value}],
+                            "command": words, "annotations": tables},
+                 "runtimeSpec": {"process": {"env": environment, "args": words}, "annotations": tables,
+                                 "hooks": {"prestart": [{"args": words, "env": environment}]}}},
+        "status": {"labels": tables, "annotations": tables}, "commands": [{"Cmd": one} for one in shell],
+    }  # fmt: skip
+    try:
+        before = json.loads(content)
+    except ValueError:
+        before = {}
+    one = before[0] if isinstance(before, list) and before else before
+    # What stands in the answer already is kept where the readers look for it.
+    whole = _laid_under(planted_fields, one if isinstance(one, dict) else {})
+    return json.dumps([whole] if isinstance(before, list) else whole)
+
+
+def _laid_under(planted_fields: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
+    found = {**planted_fields, **own}
+    for name, value in planted_fields.items():
+        if isinstance(value, dict) and isinstance(own.get(name), dict):
+            found[name] = _laid_under(value, own[name])
+        elif isinstance(value, list) and isinstance(own.get(name), list):
+            found[name] = own[name] + value
+    return found
+
+
 def unchanged(content: str) -> str:
     return content
 
@@ -345,12 +392,13 @@ Plant = Callable[[str], str]
 # numbers of /sys hold no text; names in a listing are asked for again, so they stay, and a link's target is planted.
 PLACES: tuple[tuple[str, str, Plant], ...] = (
     ("read", r"/sys/bus/pci/devices/[^/]+/config", unchanged),
-    ("read", r"/sys/(?:bus|class|devices|module|kernel|firmware|hypervisor)/.+", into_text),
+    ("read", r"/sys/(?:bus|class|devices|module|kernel|firmware|fs|hypervisor)/.+", into_text),
     ("read", r"/proc/(?:\d+|PID|self)/environ", into_environment),
     ("read", r"/proc/(?:\d+|PID|self)/cmdline", into_arguments),
     ("read", r"/proc/cmdline|/etc/kernel/cmdline", into_one_line),
-    ("read", r"/proc/(?:\d+|PID|self)/(?:cgroup|io|limits|stat|status|wchan)", into_text),
-    ("read", r"/proc/(?:cpuinfo|devices|meminfo|modules|mounts|stat|uptime|version|net/tcp6?)", into_text),
+    ("read", r"/proc/(?:\d+|PID|self)/(?:cgroup|io|limits|mountinfo|stat|status|wchan)", into_text),
+    ("read", r"/proc/(?:\d+|PID)/(?:net/(?:tcp6?|fib_trie)|fd/\d+|root/.+)", into_text),
+    ("read", r"/proc/(?:cpuinfo|devices|meminfo|modules|mounts|stat|uptime|version|net/(?:tcp6?|fib_trie))", into_text),
     ("read", r"/proc/(?:driver/nvidia|sys/kernel)/.+", into_text),
     ("read", r"(?:/etc/pve/(?:nodes/[^/]+/)?|/hypervisor/etc/pve/)(?:qemu-server|lxc)/[^/]+\.conf", into_guest),
     ("read", r"/etc/pve/.+|/var/run/qemu-server/.+|/etc/kernel/proxmox-boot-uuids", into_text),
@@ -363,10 +411,11 @@ PLACES: tuple[tuple[str, str, Plant], ...] = (
     ("run", r"(?:date|df|dkms|dmesg|dpkg-query|find|journalctl|lscpu|lspci|lxc-info|modinfo)\b.*", into_text),
     ("run", r"(?:apt-mark|mokutil|proxmox-boot-tool)\b.*", into_text),
     ("run", r"(?:nvidia-smi|pveversion|systemctl|systemd-detect-virt|tail)\b.*", into_text),
+    ("run", r"(?:docker|podman|nerdctl)(?: image)? inspect .*|(?:k3s )?crictl inspect .*", into_container_json),
     ("run", r"sh -c for n in /dev/nvidia.*", into_text),
     ("run", r"p2p_(?:probe|collective)", into_text),
-    ("fetch", r"GET http://127\.0\.0\.1:(?:\d+|PORT)/.*", into_json),
-    ("fetch", r"POST http://127\.0\.0\.1:(?:\d+|PORT)/.*", into_text),
+    ("fetch", r"GET http://(?:[\d.]+|CONTAINER):(?:\d+|PORT)/.*", into_json),
+    ("fetch", r"POST http://(?:[\d.]+|CONTAINER):(?:\d+|PORT)/.*", into_text),
     ("list", r"/.*", unchanged),
 )  # fmt: skip
 

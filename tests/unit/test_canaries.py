@@ -31,7 +31,15 @@ import loose_cases
 
 NAMES = sorted(path.name.split(".")[0] for path in HOSTS.glob("*.jsonl.gz"))
 # Between them: a server, a guest, a container, and Proxmox hosts with VMs and containers.
-JUDGED = {"serving": False, "kvm-story": False, "lxc-story": False, "pve-kvm": True, "pve-lxc": True}
+JUDGED = {
+    "serving": False,
+    "docker": False,
+    "kubernetes": False,
+    "kvm-story": False,
+    "lxc-story": False,
+    "pve-kvm": True,
+    "pve-lxc": True,
+}
 HOSTS_JUDGED = [
     name if name in ("serving", "pve-lxc") else pytest.param(name, marks=pytest.mark.long) for name in JUDGED
 ]
@@ -84,6 +92,25 @@ def test_no_form_comes_through_json_that_stays_json() -> None:
     masked = secrets.redact_text(seeded.encode()).decode()
     assert canaries.find_leaks(masked) == []
     assert json.loads(masked)["model"] == "m"
+
+
+@pytest.mark.parametrize(
+    "command", ["docker inspect x", "podman inspect x", "crictl inspect x", "docker image inspect x"]
+)
+def test_no_form_comes_through_what_a_container_runtime_says(command: str) -> None:
+    """By place: an unknown variable, label or option is masked whatever it looks like."""
+    seeded = canaries.into_container_json("[]").encode()
+    masked = secrets.redact_output(command.split(), seeded)
+    assert canaries.find_leaks(masked.decode()) == []
+    assert secrets.redact_output(command.split(), masked) == masked, "masking twice is masking once"
+    kept = json.loads(masked)[0]
+    assert kept["Config"]["Labels"]["io.kubernetes.pod.name"] == "p" and kept["State"]["Health"]["Status"] == "healthy"
+
+
+def test_a_part_of_what_a_container_runtime_says_is_dropped_whole() -> None:
+    seeded = canaries.into_container_json("[]").encode()
+    for part in (seeded[: len(seeded) // 2], seeded[5:], b'"%s"' % canaries.value_of(0).encode()):
+        assert secrets.redact_output(["docker", "inspect", "x"], part) == secrets.MASK
 
 
 def bundle_text(manifest: dict[str, Any], records: Iterable[dict[str, Any]]) -> str:

@@ -444,9 +444,8 @@ def serve(engine: str, health: int, log: str | None = None) -> dict[str, Any]:
     name, words, environment, port, full_log, answers, _version, _metrics, packages = SERVERS[engine]
     host = Host(NOW).directory("/proc", {"7": {"kind": "dir"}}).file("/proc/stat", "btime %d\n" % (NOW - 9000))
     host.file("/proc/7/stat", "7 (%s) S 1 7 7 0 -1 4194560 0 0 0 0 100 10 0 0 20 0 9 0 1000 1 1 1" % name)
-    host.file("/proc/7/cmdline", words).file("/proc/7/environ", "HOME=/root\0" + environment).command(
-        "date +%z", "+0000\n"
-    )
+    host.file("/proc/7/cmdline", words).file("/proc/7/environ", "HOME=/root\0" + environment)
+    host.file("/proc/7/cgroup", "0::/user.slice/session-1.scope\n").command("date +%z", "+0000\n")
     host.directory("/opt/t/lib", {"python3.12": {"kind": "dir"}})
     installed = {
         "%s-%s.dist-info" % (one.replace("-", "_"), version): {"kind": "dir"}

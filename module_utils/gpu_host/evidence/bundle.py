@@ -451,7 +451,7 @@ def encode_outcome(outcome: Outcome) -> dict[str, Any]:
         "reason": secrets.redact_strings(outcome.reason),
         "truncated": outcome.truncated,
     }
-    record.update(_encode_bytes(secrets.redact_text(outcome.stdout), "stdout"))
+    record.update(_encode_bytes(secrets.redact_output(outcome.argv, outcome.stdout), "stdout"))
     record.update(_encode_bytes(secrets.redact_text(outcome.stderr), "stderr"))
     return {**_without_defaults(record), "rc": outcome.rc, "seconds": outcome.seconds}
 
@@ -461,7 +461,7 @@ def _decode_outcome(record: dict[str, Any]) -> Outcome:
         tuple(record["run"]),
         record["status"],
         rc=record.get("rc"),
-        stdout=secrets.redact_text(decode_bytes(record, "stdout") or b""),
+        stdout=secrets.redact_output(record["run"], decode_bytes(record, "stdout") or b""),
         stderr=secrets.redact_text(decode_bytes(record, "stderr") or b""),
         seconds=float(record.get("seconds") or 0.0),
         truncated=bool(record.get("truncated")),

@@ -89,7 +89,7 @@ class Command:
             self._argv,
             status,
             rc=self._process.returncode,
-            stdout=secrets.redact_text(stdout),
+            stdout=secrets.redact_output(self._argv, stdout),
             stderr=secrets.redact_text(stderr),
             seconds=round(time.monotonic() - self._began, 3),
             truncated=cut_out or cut_err,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from . import bounded_reads, commands, fetching, secrets
+from . import bounded_reads, commands, contained, fetching, secrets
 from .interface import (
     FAILED,
     HUNG,
@@ -44,8 +45,7 @@ class LiveEvidence(Evidence):
         if bounded:
             return self._read_bounded(path, limit, bounded["pid"])
         try:
-            # O_NONBLOCK: a FIFO or a tty in a strange place must not stop us.
-            descriptor = os.open(self._root + path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            descriptor = self._open(path)
         except (OSError, ValueError) as error:
             return self._unread(path, error)
         try:
@@ -55,6 +55,14 @@ class LiveEvidence(Evidence):
         finally:
             os.close(descriptor)
         return Reading(path, OK, secrets.redact_file(path, data), truncated)
+
+    def _open(self, path: str) -> int:
+        of_container = contained.ROOT.fullmatch(path)
+        if of_container:
+            with contained.ContainedPath(self._root + of_container["root"], of_container["inside"]) as place:
+                return place.open_file()
+        # O_NONBLOCK: a FIFO or a tty in a strange place must not stop us.
+        return os.open(self._root + path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
 
     def _read_bounded(self, path: str, limit: int, pid: str | None) -> Reading:
         try:
@@ -73,6 +81,9 @@ class LiveEvidence(Evidence):
         return Reading(path, status_of(error), reason=error.strerror or str(error))
 
     def list(self, path: str) -> Listing:
+        of_container = contained.ROOT.fullmatch(path)
+        if of_container:
+            return self._list_contained(path, of_container["root"], of_container["inside"])
         full = self._root + path
         try:
             names = sorted(os.listdir(full))
@@ -85,6 +96,22 @@ class LiveEvidence(Evidence):
                 entries[name] = _entry(os.path.join(full, name))
             except OSError:
                 continue  # it went away between the two calls, as in /proc
+        return Listing(path, OK, entries)
+
+    def _list_contained(self, path: str, root: str, inside: str) -> Listing:
+        entries = {}
+        try:
+            with contained.ContainedPath(self._root + root, inside) as place:
+                directory = place.open_directory()
+            try:
+                for name in sorted(os.listdir(directory)):
+                    with contextlib.suppress(OSError):
+                        entries[name] = _entry(name, directory)
+            finally:
+                os.close(directory)
+        except (OSError, ValueError) as error:
+            status = status_of(error) if isinstance(error, OSError) else FAILED
+            return Listing(path, status, reason=getattr(error, "strerror", None) or str(error))
         return Listing(path, OK, entries)
 
     def start(self, argv: Sequence[str], timeout: float = 30.0) -> None:
@@ -140,8 +167,9 @@ def _read_limited(descriptor: int, limit: int) -> tuple[bytes, bool]:
     return data[:limit], len(data) > limit
 
 
-def _entry(path: str) -> Entry:
-    info = os.lstat(path)
+def _entry(path: str, directory: int | None = None) -> Entry:
+    """The entry at `path`, of the open `directory` where it has none of its own."""
+    info = os.stat(path, dir_fd=directory, follow_symlinks=False)
     kinds = (
         (stat.S_ISLNK, "link"),
         (stat.S_ISDIR, "dir"),
@@ -153,7 +181,7 @@ def _entry(path: str) -> Entry:
     device = kind in ("char", "block")
     return Entry(
         kind=kind,
-        target=secrets.redact_strings(os.readlink(path)) if kind == "link" else None,
+        target=secrets.redact_strings(os.readlink(path, dir_fd=directory)) if kind == "link" else None,
         mode=stat.S_IMODE(info.st_mode),
         uid=info.st_uid,
         gid=info.st_gid,

@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from . import guest_lines, secret_text
+from . import container_json, guest_lines, secret_text
 from .secret_names import HARMLESS_NAME, is_secret_name
 from .secret_words import MASK, redact_words
 
@@ -102,13 +102,22 @@ def _redact_after(before: bytes, argument: bytes) -> bytes:
     if before:
         both = redact_text(before + b" " + argument)
         if both.startswith(before + b" "):
-            return both[len(before) + 1 :]
+            argument = both[len(before) + 1 :]  # and by itself: some forms are known by the line that they begin
     return redact_text(argument)
 
 
 def redact_text(data: bytes) -> bytes:
     """Free text (a log, a unit file, a configuration) with what looks like a secret masked."""
     return secret_text.redact_text(data, may_leave)
+
+
+def redact_output(argv: Sequence[str], data: bytes) -> bytes:
+    """What a command printed; of the tools of containers the JSON, masked by where each value stands."""
+    if container_json.is_container_json(argv):
+        return container_json.redact_container_json(
+            data, may_leave=may_leave, redact_arguments=redact_arguments, redact_text=redact_text
+        )
+    return redact_text(data)
 
 
 def redact_strings(value: Any) -> Any:
