@@ -291,7 +291,7 @@ def _choose(
     """The server that the parameters name (by unit, else by port); the oldest where they name none."""
     if params.get("unit"):
         return next(
-            (one for one in found if processes.find_unit(evidence, one[0].pid) == _service(params["unit"])), None
+            (one for one in found if processes.is_of_unit(evidence, one[0].pid, _service(params["unit"]))), None
         )
     if params.get("port"):
         for top, words, engine in found:
