@@ -56,10 +56,8 @@ def read_runtime(evidence: Evidence, wanted: str) -> tuple[dict[str, Any], str |
         "selinux": _has_selinux(evidence),
     }  # fmt: skip
     if not program:
-        what = runtime if wanted else "podman nor docker"
-        return found, "%s is not installed: install it (RHEL, Debian, Ubuntu: the package podman)" % what.replace(
-            "podman nor", "neither podman nor"
-        )
+        what = "%s is not" % runtime if wanted else "neither podman nor docker is"
+        return found, "%s installed: install it (the package podman of RHEL, Debian and Ubuntu)" % what
     if runtime == "docker":
         problem = _read_docker(evidence, found)
     else:
