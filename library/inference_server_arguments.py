@@ -37,6 +37,13 @@ options:
     description: The environment that the server will have.
     type: dict
     default: {}
+  container:
+    description:
+      - Ask the engine of an image, in a container of its own without network and GPUs, which is removed afterwards. An
+        engine that shows its options only where it finds a GPU is asked a second time with them.
+      - runtime, program, name, image, asked (its name), user, gpu_options, init, selinux, readable and options as in
+        C(module_utils/gpu_provision/container_words.py).
+    type: dict
   timeout:
     description: Seconds that C(--help) may take; engines import PyTorch for it.
     type: int
@@ -76,8 +83,34 @@ model_type:
 """
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.gpu_host.evidence.interface import Evidence, Outcome
 from ansible.module_utils.gpu_host.evidence.live import LiveEvidence
+from ansible.module_utils.gpu_provision import container_trial
 from ansible.module_utils.gpu_server import arguments, engines, model_path, model_type
+
+
+def ask_for_help(evidence: Evidence, params: dict, environment: dict) -> Outcome:
+    """What the engine answers, of this host or of an image."""
+    words = [*params["command"], *engines.ENGINES[params["engine"]].help]
+    if not params["container"]:
+        settings = ["%s=%s" % item for item in environment.items()]
+        return evidence.run(["env", *settings, *words], params["timeout"])
+    plan = {**params["container"], "environment": environment}
+    return container_trial.run_in_image(
+        evidence, plan, words, params["timeout"], lambda text: bool(arguments.parse_options(text))
+    )
+
+
+def read_model_type(evidence: Evidence, params: dict, environment: dict) -> dict:
+    """What is known of the model's type, from the files of this host or of the image."""
+    if not params["container"]:
+        return model_type.read_model_type(evidence, params["model"] or "", params["command"], environment)
+    plan = {**params["container"], "environment": environment}
+
+    def ask(words: list) -> str:
+        return container_trial.run_in_image(evidence, plan, words, params["timeout"]).text
+
+    return model_type.read_type_of_image(evidence, params["model"] or "", environment, ask)
 
 
 def main() -> None:
@@ -89,6 +122,7 @@ def main() -> None:
             "model": {"type": "str"},
             "user": {"type": "str"},
             "environment": {"type": "dict", "default": {}},
+            "container": {"type": "dict"},
             "timeout": {"type": "int", "default": 180},
         },
         supports_check_mode=True,
@@ -96,22 +130,19 @@ def main() -> None:
     params = module.params
     environment = {str(name): str(value) for name, value in params["environment"].items()}
     evidence = LiveEvidence()
-    settings = ["%s=%s" % item for item in environment.items()]
     engine = engines.ENGINES[params["engine"]]
-    question = list(engine.help)
-    outcome = evidence.run(["env", *settings, *params["command"], *question], params["timeout"])
+    outcome = ask_for_help(evidence, params, environment)
     text = outcome.text + "\n" + outcome.error_text
     options = arguments.parse_options(text)
     if not outcome.ok or outcome.rc or not options:
         last = next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "no output")
         why = outcome.reason or "exit status %s: %s" % (outcome.rc, last[:300])
-        asked = " ".join([*params["command"], *question])
-        module.fail_json(
-            msg="%s does not show its options (%s). Is the engine installed in that environment?" % (asked, why)
-        )
+        asked = " ".join([*params["command"], *engine.help])
+        where = "in the image %s" % params["container"]["asked"] if params["container"] else "in that environment"
+        module.fail_json(msg="%s does not show its options (%s). Is the engine installed %s?" % (asked, why, where))
     found = arguments.find_problems(params["arguments"], options, engine)
     shortened = arguments.find_shortened(params["arguments"], options, engine)
-    kind = model_type.read_model_type(evidence, params["model"] or "", params["command"], environment)
+    kind = read_model_type(evidence, params, environment)
     result = {"changed": False, "problems": found, "shortened": shortened, "options": len(options), "model_type": kind}
     wrong = []
     if found:

@@ -410,7 +410,12 @@ def _choose(
     """The server that the parameters name (by unit, else by port); the oldest where they name none."""
     if params.get("unit"):
         wanted = _service(params["unit"])
-        by_unit = (one for one in found if _find_unit(evidence, one[0].pid, table, errors) == wanted)
+        by_unit = (
+            one
+            for one in found
+            if processes.is_of_unit(evidence, one[0].pid, wanted)
+            or _find_unit(evidence, one[0].pid, table, errors) == wanted
+        )
         return next(by_unit, None) or _find_named(evidence, found, params["unit"], errors)
     if params.get("port"):
         for top, words, engine in found:

@@ -233,6 +233,22 @@ def find_unit(evidence: Evidence, pid: int) -> str | None:
     return cgroups.parse_membership(text).service
 
 
+def make_slice_name(unit: str) -> str:
+    """The slice that holds the container of a unit whose processes are another's children: docker's.
+
+    The role inference_server gives it to docker; no dash, which would make it a slice within another.
+    """
+    return re.sub(r"[^A-Za-z0-9_.]", "_", unit[: -len(".service")] if unit.endswith(".service") else unit) + ".slice"
+
+
+def is_of_unit(evidence: Evidence, pid: int, unit: str) -> bool:
+    """Whether the process belongs to the systemd service, itself or in the container that the service runs."""
+    if find_unit(evidence, pid) == unit:
+        return True
+    text = evidence.read("/proc/%d/cgroup" % pid, 16384).text
+    return "/%s/" % make_slice_name(unit) in text
+
+
 def is_in_container(evidence: Evidence, pid: int) -> bool:
     """Whether the process is one of an LXC container: Proxmox VE names its cgroup /lxc/CTID, LXC itself
     /lxc.payload.NAME."""

@@ -17,6 +17,8 @@ INCLUDE = (
     "systemd,systemd-sysv,dbus,python3,openssh-server,iproute2,kmod,initramfs-tools,udev,procps,ca-certificates,"
     "pciutils,apt-utils"
 )
+# A release with further packages: VARIANT-RELEASE. What podman starts a container with, and its process 1.
+VARIANTS = {"podman": "podman,crun,runc,catatonit"}
 # Services that have no work in a test host and only cost time at each boot, and logs that nobody reads.
 MASKED = (
     "systemd-udevd.service",
@@ -50,10 +52,14 @@ def mirror() -> str:
 
 
 def ensure(release: str, state: Path) -> Path:
-    """The directory of `release`, made if it is not there yet. Safe beside another process that makes the same one."""
-    if release not in RELEASES:
-        raise RootfsError("no such release: %s; known are %s" % (release, ", ".join(RELEASES)))
-    version = hashlib.sha256((release + INCLUDE + ",".join(MASKED) + "1").encode()).hexdigest()[:10]
+    """The directory of `release` (trixie, podman-trixie), made if it is not there yet.
+
+    Safe beside another process that makes the same one.
+    """
+    known = (*RELEASES, *("%s-%s" % (variant, name) for variant in VARIANTS for name in RELEASES))
+    if release not in known:
+        raise RootfsError("no such release: %s; known are %s" % (release, ", ".join(known)))
+    version = hashlib.sha256((release + _packages(release) + ",".join(MASKED) + "1").encode()).hexdigest()[:10]
     final = state / "rootfs" / ("%s-%s" % (release, version))
     final.parent.mkdir(parents=True, exist_ok=True)
     with open(final.parent / (release + ".lock"), "w") as lock:
@@ -73,14 +79,19 @@ def ensure(release: str, state: Path) -> Path:
     return final
 
 
+def _packages(release: str) -> str:
+    variant = release.rpartition("-")[0]
+    return ",".join([INCLUDE, *([VARIANTS[variant]] if variant else [])])
+
+
 def _make(release: str, target: Path) -> None:
     argv = [
         "mmdebstrap",
         "--quiet",
         "--variant=minbase",
-        "--include=" + INCLUDE,
+        "--include=" + _packages(release),
         "--skip=cleanup/apt/lists",
-        release,
+        release.rpartition("-")[2],
         str(target),
         mirror(),
     ]

@@ -80,6 +80,11 @@ def test_what_an_earlier_start_left_in_an_engines_log_without_times_is_not_of_th
     assert [phase["name"] for phase in again["phases"]] == ["weights", "listening", "ready"]
 
 
+def test_the_number_of_a_container_that_was_removed_is_no_line_of_its_engine() -> None:
+    log = log_reader.read_log("[2026-11-29 19:00:01] it ended\n" + "8543e883" * 8 + "\n", NOW)
+    assert (log["last_line"], log["lines"]) == ("[2026-11-29 19:00:01] it ended", 1)
+
+
 def test_host_memory_as_transport_is_not_p2p() -> None:
     text = (
         "host:1:1 [0] NCCL INFO Channel 00 : 0[0] -> 1[1] via SHM/direct/direct\nhost:1:1 [0] NCCL INFO Channel 01 "

@@ -79,6 +79,14 @@ def make_start_command(engine: Engine, venv: str) -> list[str]:
     return [word.replace("{venv}", venv) for word in engine.launch]
 
 
+def make_image_command(engine: Engine) -> list[str]:
+    """The words that start the engine of an image, where its programs are on the PATH."""
+    words = [word.replace("{venv}/bin/", "") for word in engine.launch]
+    # A program of its own; with a module, Python is what starts it, and some images have no `python`.
+    own = len(engine.launch) > 1 and engine.launch[1].startswith("{venv}")
+    return words[1:] if own else ["python3" if words[0] == "python" else words[0], *words[1:]]
+
+
 def parse_flags(words: Sequence[str], short: Mapping[str, str] | None = None) -> Settings:
     """`--name value`, `--name=value` and bare flags of a command line: ``{"name": value}``.
 

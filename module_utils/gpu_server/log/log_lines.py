@@ -26,6 +26,8 @@ _STAMPS = (
 # What the unit of the role inference_server writes before it starts the engine. Some engines write no time, and one
 # file holds all starts.
 UNIT_START = re.compile(r"\[[0-9-]+ [0-9:]+\] systemd starts [^ ]+\.service")
+# What podman prints of a container that it removes, into the log of the unit that runs it.
+_CONTAINER = re.compile(r"[0-9a-f]{64}")
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
@@ -50,7 +52,7 @@ def parse_lines(text: str, now: float, utc_offset_s: int = 0) -> Iterator[Line]:
     last: float | None = None
     for number, raw in enumerate(re.split(r"\r\n|\n|\r", text), start=1):
         line = _ANSI.sub("", raw[:LINE_LIMIT]).rstrip()
-        if not line:
+        if not line or _CONTAINER.fullmatch(line):
             continue
         at, line = _time(line, now, utc_offset_s)
         last = at if at is not None else last

@@ -1,4 +1,7 @@
-"""How the role starts an engine, from the engine's entry in module_utils/gpu_server/engines/."""
+"""How the role starts an engine, from the engine's entry in module_utils/gpu_server/engines/.
+
+And the words that run it in a container.
+"""
 
 from __future__ import annotations
 
@@ -10,18 +13,20 @@ from ansible.plugins.loader import action_loader
 
 action_loader.get("gpu_facts", class_only=True)  # which puts our module_utils in reach
 engines = importlib.import_module("ansible.module_utils.gpu_server.engines")
+processes = importlib.import_module("ansible.module_utils.gpu_server.processes")
+container_words = importlib.import_module("ansible.module_utils.gpu_provision.container_words")
 
 
-def plan_start(name: str, venv: str, model: str) -> dict[str, Any]:
+def plan_start(name: str, venv: str, model: str, in_image: bool = False) -> dict[str, Any]:
     """``{command, model_words, arguments, names}``: the words that start the engine, the model where it is a word of
     its own, the model as an argument where it is one, and what the engine calls the `host`, the `port` and the name by
-    which the model is `served`."""
+    which the model is `served`. `in_image`: the engine is on the PATH of an image rather than in `venv`."""
     engine = engines.ENGINES.get(name)
     if engine is None:
         known = ", ".join(engines.ENGINES)
         raise AnsibleFilterError("inference_server_engine is %r, which is not known. Known are: %s." % (name, known))
     return {
-        "command": engines.make_start_command(engine, venv),
+        "command": engines.make_image_command(engine) if in_image else engines.make_start_command(engine, venv),
         "model_words": [] if engine.model_flag else [model],
         "arguments": {engine.model_flag: model} if engine.model_flag else {},
         "names": {
@@ -32,8 +37,17 @@ def plan_start(name: str, venv: str, model: str) -> dict[str, Any]:
     }
 
 
+def plan_container(plan: dict[str, Any], unit: str) -> dict[str, Any]:
+    """``{options, image, words}`` of the container of a `unit`, see module_utils/gpu_provision/container_words.py."""
+    return dict(container_words.make_run_words({**plan, "slice": processes.make_slice_name(unit)}))
+
+
 class FilterModule:
     """Filters of the role inference_server."""
 
     def filters(self) -> dict[str, Any]:
-        return {"inference_engine_start": plan_start}
+        return {
+            "inference_engine_start": plan_start,
+            "inference_container": plan_container,
+            "inference_container_volumes": container_words.make_volumes,
+        }
