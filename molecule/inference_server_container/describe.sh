@@ -16,4 +16,4 @@ done
 grep CapBnd "/proc/$pid/status"
 echo "secret" $(grep -rlF 'secret$1' /etc /run/systemd/generator)
 tr '\0' '\n' < "/proc/$pid/environ" | grep ^ODD
-podman inspect inference-server --format 'command {{.Config.Cmd}} {{.Args}}' 2> /dev/null
+podman inspect inference-server --format 'command {{.Config.Cmd}} {{.Args}}' 2> /dev/null || true
