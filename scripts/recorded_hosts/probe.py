@@ -24,11 +24,18 @@ NEAR, FAR, STAGED = (55.4, 0.94), (45.2, 1.31), (32.6, 13.7)
 # GB/s between host memory and one card: on its own node (nvbandwidth on PCIe Gen5 x16: 55.5) and on the other.
 HOST_NEAR, HOST_FAR = 55.2, 47.3
 PHASES = {"control": 2.61, "delivered": 2.2, "latency": 0.8, "bandwidth": 3.4, "under_load": 1.7, "host_links": 1.3}
-BUDGETS = {"control": 5.28, "delivered": 5.28, "latency": 2.88, "bandwidth": 6.24, "under_load": 1.92, "host_links": 2.4}
+BUDGETS = {
+    "control": 5.28,
+    "delivered": 5.28,
+    "latency": 2.88,
+    "bandwidth": 6.24,
+    "under_load": 1.92,
+    "host_links": 2.4,
+}
 
 
 def install(model: HostModel, addresses: Sequence[str], nodes: Sequence[int], in_guest: bool = False) -> None:
-    """The answers of the idle gate and of the probe. `nodes`: the NUMA node of each card, which a guest does not see."""
+    """The answers of the idle gate and of the probe. `nodes`: each card's NUMA node, which a guest does not see."""
     model.command(p2p_probe.APPS_COMMAND, "")
     model.command(
         p2p_probe.GPUS_COMMAND, "".join("%08X:%s, 4, 0, Disabled\n" % (0, address[5:].upper()) for address in addresses)
