@@ -16,11 +16,13 @@ _STAND_IN = re.compile(r"(?:GPU-)?0{8}-0{4}-0{4}-0{4}-[0-9a-f]{12}|10{6}\d{6}")
 
 @dataclass(frozen=True)
 class Card:
-    """One GPU: its PCI address, its label, and what tells it from others, "" where unknown or a stand-in."""
+    """One GPU: its PCI address, its label, its name, its PCI id, and what tells it from others, "" where unknown or a
+    stand-in."""
 
     address: str
     label: str
-    model: str
+    name: str
+    pci_id: str
     uuid: str
     serial: str
 
@@ -42,7 +44,7 @@ def is_stand_in(value: Any) -> bool:
 
 
 def describe_cards(host: dict[str, Any]) -> list[dict[str, Any]] | None:
-    """``[{address, index, name, uuid, serial}]`` of the GPUs of a host; None where it is unknown which it has.
+    """``[{address, index, name, pci_id, uuid, serial}]`` of the GPUs of a host; None where it is unknown which it has.
 
     As nvidia-smi shows them, where it showed all; else as the PCI bus does, without UUID and serial number.
     """
@@ -51,15 +53,18 @@ def describe_cards(host: dict[str, Any]) -> list[dict[str, Any]] | None:
     if isinstance(devices, dict) and gpus.get("complete") is not False:
         members = {str(address): parse_mapping(device) for address, device in devices.items()}
         if members and not any(device.get("lost") for device in members.values()):
-            names = ("index", "name", "uuid", "serial")
+            names = ("index", "name", "pci_id", "uuid", "serial")
             return [{"address": key, **{name: device.get(name) for name in names}} for key, device in members.items()]
     on_bus = parse_mapping(host.get("pci")).get("gpus")
     if not isinstance(on_bus, dict):
         return None
-    return [
-        {"address": str(address), "index": None, "name": parse_mapping(card).get("name"), "uuid": None, "serial": None}
-        for address, card in on_bus.items()
-    ]
+    return [_describe_on_bus(str(address), parse_mapping(card)) for address, card in on_bus.items()]
+
+
+def _describe_on_bus(address: str, card: dict[str, Any]) -> dict[str, Any]:
+    ids = card.get("vendor_id"), card.get("device_id")
+    pci_id = "%s:%s" % ids if all(ids) else None
+    return {"address": address, "index": None, "name": card.get("name"), "pci_id": pci_id, "uuid": None, "serial": None}
 
 
 def list_cards(described: Iterable[Any]) -> list[Card]:
@@ -75,7 +80,8 @@ def _card(entry: dict[str, Any]) -> Card:
     index = entry.get("index")
     address = str(entry["address"])
     label = address if index is None else "GPU %s (%s)" % (index, address)
-    return Card(address, label, str(entry.get("name") or ""), name_id("uuid"), name_id("serial"))
+    name, pci_id = (str(entry.get(key) or "") for key in ("name", "pci_id"))
+    return Card(address, label, name, pci_id, name_id("uuid"), name_id("serial"))
 
 
 def pair_cards(before: list[Card], now: list[Card]) -> Paired:
@@ -102,12 +108,13 @@ def pair_cards(before: list[Card], now: list[Card]) -> Paired:
 
 
 def _differ(one: Card, other: Card) -> bool:
-    """Whether two cards are known to be two."""
+    """Whether two cards in one place are known to be two: by ids that both have, or as they are of two models. The
+    name tells nothing: nvidia-smi and the list of PCI ids spell it differently."""
     if one.uuid and other.uuid:
         return one.uuid != other.uuid
     if one.serial and other.serial:
         return one.serial != other.serial
-    return bool(one.model and other.model and one.model != other.model)
+    return bool(one.pci_id and other.pci_id and one.pci_id != other.pci_id)
 
 
 def count_common(before: list[Card], now: list[Card]) -> tuple[int, int, int]:

@@ -57,13 +57,14 @@ def describe_drift(
     new = explaining.list_new_findings(statuses, results)
     _add_explained(changes, new, {check.id: check for check in checks})
     changes.sort(key=lambda change: not change["explains"])
+    symptoms = {result["id"] for result in results if result.get("caused_by")}
     explained = {name for change in changes for name in change["explains"]}
     record.update(
         state=CHANGED if changes else SAME,
         changes=[{name: value for name, value in change.items() if name != "paths"} for change in changes],
         unknown_now=_tell_lost(found.lost),
         new_findings=new,
-        unexplained=[name for name in new if name not in explained],
+        unexplained=[name for name in new if name not in explained and name not in symptoms],
         mended=explaining.list_mended(statuses, results),
     )
     return record
@@ -107,7 +108,7 @@ def _tell_cards(paired: cards.Paired) -> list[dict[str, Any]]:
         found.append(tell("GPU", "missing", listed, [card.address for card in paired.missing], None))
     if paired.replaced:
         listed = [
-            "%s%s -> %s" % (now.label, _id_of(then), _id_of(now).strip(" ,") or now.model)
+            "%s%s -> %s" % (now.label, _id_of(then), _id_of(now).strip(" ,") or now.name)
             for then, now in paired.replaced
         ]
         found.append(

@@ -213,7 +213,7 @@ _P2P: list[Rule] = [
         " all_granted)",
     ),
     *_derived("p2p.nvlink", "p2p.(nvlink_pairs all_nvlink)"),
-    _set("topology.links.<card>.<card>", "path"),
+    _set("topology.links.<card>.<card>", "topology"),
     _set("topology.nics.*", "device of {0}"),
     _set("topology.gpus.<card>.cpu_affinity", "CPU affinity", alike=True),
     _set("topology.gpus.<card>.numa_node", "NUMA node", alike=True),
@@ -320,7 +320,7 @@ _PCI: list[Rule] = [
             ("device_id", "PCI device id", False),
             ("subsystem_id", "PCI subsystem id", True),
             ("class", "PCI class", False),
-            ("driver", "bound to driver", True),
+            ("driver", "kernel driver", True),
             ("numa_node", "NUMA node", False),
             ("root_complex", "root complex", False),
             ("path", "bridges above", False),
@@ -386,7 +386,7 @@ _PCI: list[Rule] = [
     _list("iommu.hardware", "IOMMU units"),
     _list("iommu.options", "IOMMU options", alike=True),
     _set("iommu.gpus.<card>.type", "type of the IOMMU group"),
-    _set("iommu.gpus.<card>.state", "IOMMU of the GPU"),
+    _set("iommu.gpus.<card>.state", "IOMMU domain"),
     *_noise(_LABEL, "iommu.gpus.<card>.group"),
     _list("iommu.gpus.<card>.others", "other devices in the IOMMU group"),
     *_derived("iommu.gpus", "iommu.(groups translated_gpus shared_group_gpus)"),
@@ -418,7 +418,7 @@ _PROBE: list[Rule] = [
     _measured("probe.pairs.<pair>.control_latency_us.*", "latency without peer access ({0})", "us", 0.3),
     _measured("probe.loopback.<card>.bandwidth_gb_s.*", "bandwidth within the GPU ({0})", "GB/s", 0.1),
     _measured("probe.loopback.<card>.latency_us.*", "latency within the GPU ({0})", "us", 0.25),
-    _measured("probe.many_to_one.<card>.bandwidth_gb_s", "bandwidth of all others into one GPU", "GB/s", 0.05),
+    _measured("probe.many_to_one.<card>.bandwidth_gb_s", "bandwidth from all others", "GB/s", 0.05),
     _measured("probe.all_at_once.bandwidth_gb_s", "bandwidth of all pairs at once", "GB/s", 0.05, alike=True),
     _set("probe.collective.verdict", "all-reduce"),
     _measured("probe.collective.arms.*.sizes.*.bus_bandwidth_gb_s", "all-reduce of {1} bytes ({0})", "GB/s", 0.1),
@@ -629,13 +629,11 @@ def _hypervisor(root: str) -> Iterator[Rule]:
     yield _list(root + ".at_boot.makers", "what makes the nodes at boot", "path kind enabled before_guests makes_uvm")
     yield from _derived(root + ".at_boot", root + ".at_boot.ready")
     yield _set(root + ".vfio_ids.*", "file that gives {0} to vfio-pci")
-    for name, label in (("id", "PCI id"), ("driver", "bound to driver"), ("numa_node", "NUMA node")):
+    for name, label in (("id", "PCI id"), ("driver", "kernel driver"), ("numa_node", "NUMA node")):
         yield _set("%s.gpus.<device>.%s" % (root, name), "%s on %s" % (label, of))
     yield _set(root + ".gpus.<device>.d3cold_allowed", "D3cold allowed on " + of)
     yield _list(root + ".gpus.<device>.reset_methods", "reset methods on " + of)
-    yield _list(
-        root + ".gpus.<device>.claimed_by", "guests of the card", "vmid type", "name running onboot shared kept"
-    )
+    yield _list(root + ".gpus.<device>.claimed_by", "claims", "vmid type", "name running onboot shared kept")
     yield _set(root + ".gpus.<device>.vfio_at_boot", "file that gives the card to vfio-pci", null_answers=True)
     yield _list(root + ".gpus.<device>.group_others", "other devices in the IOMMU group on " + of)
     yield from _noise(_LABEL, root + ".gpus.<device>.iommu_group")

@@ -108,7 +108,7 @@ def _write_value(rule: Rule, value: Any) -> str:
         return _shorten(", ".join(sorted(set(rows))) or "none")
     if isinstance(value, (dict, list)):
         return _shorten(str(value))
-    return _shorten(wording.format_value(value, rule.unit) if not isinstance(value, str) else value or "empty")
+    return _shorten(wording.format_value(value, rule.unit) if not isinstance(value, str) else value or "none")
 
 
 def _shorten(text: str) -> str:

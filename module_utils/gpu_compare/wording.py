@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .differences import Difference
-from .rules import MEASURED, SET
+from .rules import ENTRY, MEASURED, SET
 
 _LONGEST = 80  # of one value
 _SHOWN = 3  # cards, pairs, entries of a list
@@ -24,7 +24,7 @@ def format_value(value: Any, unit: str = "") -> str:
         value = ", ".join("%s=%s" % (name, format_value(part)) for name, part in sorted(value.items())) or "none"
     if isinstance(value, (list, tuple)):
         value = join_shown([format_value(part) for part in value]) or "none"
-    text = " ".join(str(value).split()) or "empty"
+    text = " ".join(str(value).split()) or "none"
     if len(text) > _LONGEST:
         text = text[: _LONGEST - 2] + " …"
     return "%s %s" % (text, unit) if unit and text not in ("absent", "n/a") else text
@@ -59,7 +59,8 @@ def describe_change(group: Sequence[Difference], labels: dict[str, str]) -> str:
     first = group[0]
     what = name_fact(first)
     places = name_places(list(dict.fromkeys("->".join(entry.places) for entry in group if entry.places)), labels)
-    subject = "%s of %s" % (what, places) if places else what
+    joined = " " if first.rule.how == ENTRY else " of "
+    subject = what + joined + places if places else what
     if first.rule.how == MEASURED:
         worst = max(group, key=lambda entry: abs(entry.change))
         values = "%s -> %s" % (format_value(worst.before), format_value(worst.now, first.rule.unit))

@@ -48,7 +48,7 @@ class Drift:
         if more:
             lines.append("and %d more, in report.json; -e gpu_host_baseline=diff shows all" % more)
         if self.unexplained:
-            lines.append("new, and nothing changed that it reads: %s" % _name_checks(self.unexplained))
+            lines.append("new, and no setting changed that it reads: %s" % _name_checks(self.unexplained))
         if self.mended:
             lines.append("mended since: %s" % _name_checks(self.mended))
         if self.unknown_now:

@@ -87,7 +87,19 @@ def test_stand_ins_of_anonymous_bundles_tell_nothing_apart() -> None:
 
 def test_cards_whose_ids_are_unknown_are_known_by_their_place() -> None:
     assert compared(host("", ""), host("a", "b"))["state"] == "same"
-    assert texts(compared(host("", ""), host("", "", name="NVIDIA H100")))[0].startswith("2 GPUs replaced: ")
+    two = host("", "", pci_id="10de:2335"), host("", "", pci_id="10de:2330")
+    assert texts(compared(*two))[0].startswith("2 GPUs replaced: ")
+
+
+def test_a_card_that_only_the_bus_shows_now_is_the_same_card() -> None:
+    now: dict[str, Any] = {
+        "gpus": {"devices": None},
+        "pci": {"gpus": {"0000:01:00.0": {"vendor_id": "10de", "device_id": "2335", "name": "H200 SXM 141GB"}}},
+    }
+    found = compared(host("a", pci_id="10de:2335"), now)
+    assert found["changes"] == [] and "VBIOS" in found["unknown_now"]
+    now["pci"]["gpus"]["0000:01:00.0"]["device_id"] = "2330"
+    assert texts(compared(host("a", pci_id="10de:2335"), now))[0].startswith("GPU replaced: 0000:01:00.0, GPU-a -> ")
 
 
 # Another machine
@@ -230,7 +242,7 @@ def test_the_table_refuses_two_rules_for_one_fact_and_a_rule_below_another() -> 
     [
         (True, "", "yes"),
         (None, "", "unknown"),
-        ("", "", "empty"),
+        ("", "", "none"),
         ([], "", "none"),
         ({}, "", "none"),
         (16, "GB/s", "16 GB/s"),
