@@ -134,13 +134,18 @@ def _plain(value: Any, rule: Rule) -> Any:
     """`value` as it is compared: of a SET, a sorted list of texts."""
     if rule.how != SET or not isinstance(value, (list, tuple)):
         return value
-    rows = [
-        " ".join("-" if row.get(name) is None else str(row.get(name)) for name in rule.fields)
-        if rule.fields and isinstance(row, dict)
-        else str(row)
-        for row in value
-    ]
-    return sorted(rows)
+    return sorted(write_row(row, rule.fields) for row in value)
+
+
+def write_row(row: Any, fields: tuple[str, ...]) -> str:
+    """A member of a list in one text: 'libnvidia-compute 595.58.03 not held'."""
+    if not (fields and isinstance(row, dict)):
+        return str(row)
+    words = {name: row.get(name) for name in fields}
+    return " ".join(
+        (name if value else "not " + name) if isinstance(value, bool) else "-" if value is None else str(value)
+        for name, value in words.items()
+    )
 
 
 def follow_cards(facts: Any, addresses: dict[str, str], missing: set[str], node: Node) -> Any:

@@ -15,7 +15,7 @@ from typing import Any
 
 from ..gpu_host.evidence.values import parse_mapping
 from . import fact_table, measures, wording
-from .differences import Difference
+from .differences import Difference, write_row
 from .rules import MEASURED, NAME, SET, Path, Rule, list_alike
 
 MEDIAN_PAIR = ", median pair"
@@ -102,10 +102,7 @@ def _summarise_values(rule: Rule, found: Sequence[Any]) -> str:
 
 def _write_value(rule: Rule, value: Any) -> str:
     if rule.how == SET and isinstance(value, list):
-        rows = [
-            " ".join(str(row.get(name)) for name in rule.fields) if isinstance(row, dict) else str(row) for row in value
-        ]
-        return _shorten(", ".join(sorted(set(rows))) or "none")
+        return _shorten(", ".join(sorted({write_row(row, rule.fields) for row in value})) or "none")
     if isinstance(value, (dict, list)):
         return _shorten(str(value))
     return _shorten(wording.format_value(value, rule.unit) if not isinstance(value, str) else value or "none")

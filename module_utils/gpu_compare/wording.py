@@ -8,6 +8,7 @@ from typing import Any
 from .differences import Difference
 from .rules import ENTRY, MEASURED, SET
 
+OCTAL = "octal"  # the unit of a file's mode
 _LONGEST = 80  # of one value
 _SHOWN = 3  # cards, pairs, entries of a list
 
@@ -16,6 +17,8 @@ def format_value(value: Any, unit: str = "") -> str:
     """'yes', '16', '45.2 GB/s', 'a, b'; null is 'unknown'."""
     if value is None:
         return "unknown"
+    if unit == OCTAL and isinstance(value, int):
+        return "0%o" % value
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):
@@ -69,7 +72,16 @@ def describe_change(group: Sequence[Difference], labels: dict[str, str]) -> str:
         return "%s: %s (%s%s)" % (subject, values, share, most)
     if first.rule.how == SET and isinstance(first.before, list) and isinstance(first.now, list):
         return "%s: %s" % (subject, _describe_lists(first.before, first.now))
-    return "%s: %s -> %s" % (subject, format_value(first.before), format_value(first.now, first.rule.unit))
+    return "%s: %s -> %s" % (
+        subject,
+        format_value(first.before, _unit_before(first.rule.unit)),
+        format_value(first.now, first.rule.unit),
+    )
+
+
+def _unit_before(unit: str) -> str:
+    """The unit stands behind the second value only."""
+    return unit if unit == OCTAL else ""
 
 
 def name_fact(difference: Difference) -> str:

@@ -218,8 +218,15 @@ def test_lists_have_no_order_and_say_what_came_and_went() -> None:
     before = packages("1", "2")
     before["driver"]["packaging"]["packages"].reverse()
     assert compared(before, packages("1", "2"))["state"] == "same"
-    assert texts(compared(before, packages("1", "3"))) == ["driver packages: lib1 2 True -> lib1 3 True"]
-    assert texts(compared(before, packages("1"))) == ["driver packages: without lib1 2 True"]
+    assert texts(compared(before, packages("1", "3"))) == ["driver packages: lib1 2 held -> lib1 3 held"]
+    assert texts(compared(before, packages("1"))) == ["driver packages: without lib1 2 held"]
+
+
+def test_the_mode_of_a_device_node_is_octal() -> None:
+    def node(mode: int) -> dict[str, Any]:
+        return {"device_nodes": {"nodes": {"nvidia2": {"mode": mode, "minor": 2}}}}
+
+    assert texts(compared(node(0o666), node(0o660))) == ["mode of /dev/nvidia2: 0666 -> 0660"]
 
 
 def test_null_that_means_none_is_not_told_as_lost() -> None:
