@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..gpu_compare.alike import OTHERWISE
-from .phrases import join_names
+from .phrases import cut_text, join_names
 
 _DIFFERENCES = 6  # of one group of hosts
 _VALUES = 4  # of one fact
@@ -42,7 +42,10 @@ def _say_kind(kind: dict[str, Any], differences: int) -> list[Said]:
     for group in kind["odd"]:
         hosts, entries = group["hosts"], group["differs"]
         alike = max(entry["alike"] for entry in entries)
-        told = ["%s %s (others %s)" % (entry["what"], _cut(entry["value"]), _cut(entry["others"])) for entry in entries]
+        told = [
+            "%s %s (others %s)" % (_cut(entry["what"]), _cut(entry["value"]), _cut(entry["others"]))
+            for entry in entries
+        ]
         verb = "differs" if len(hosts) == 1 else "differ"
         text = "%s %s from %d alike: %s" % (join_names(hosts), verb, alike, _join_told(told, differences))
         found.append(Said(text, group["do"]))
@@ -73,4 +76,4 @@ def _join_told(told: list[str], shown: int) -> str:
 
 
 def _cut(text: str) -> str:
-    return text if len(text) <= _LONGEST else text[: _LONGEST - 2] + " …"
+    return cut_text(text, _LONGEST)

@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..gpu_compare import drift
-from .phrases import join_names
+from .phrases import cut_text, join_names
 
 _SHOWN = 6  # changes of one group in a short report
+_LONGEST = 240  # characters of one change
 _CHECKS = 4  # checks named in one line
 
 
@@ -60,7 +61,7 @@ class Drift:
 def describe_change(change: dict[str, Any]) -> str:
     """'driver: 580.82 -> 580.159; explains driver_libraries_match'."""
     explains = change.get("explains") or []
-    return change["text"] + ("; explains %s" % _name_checks(explains) if explains else "")
+    return cut_text(change["text"], _LONGEST) + ("; explains %s" % _name_checks(explains) if explains else "")
 
 
 def _name_checks(checks: Sequence[str]) -> str:
