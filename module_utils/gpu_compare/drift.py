@@ -24,7 +24,7 @@ from .rules import MEASURED, Path, Rule
 
 SAME, CHANGED, OTHER, UNREADABLE, NONE = "same", "changed", "other_machine", "unreadable", "none"
 _MOST_CHANGES = 500
-_CARDS: Path = ("gpus", "devices")
+_CARDS: tuple[Path, ...] = (("gpus", "devices"), ("pci", "gpus"))  # what a card that comes or goes changes
 
 
 def describe_drift(
@@ -72,69 +72,48 @@ def describe_drift(
 
 def _tell_board(baseline: dict[str, Any], identity: dict[str, Any]) -> list[dict[str, Any]]:
     """The board's ids, where they changed and the cards say that the machine is the same."""
-    before = baseline["identity"]
-    return [
-        _change("virtualization.identity." + name, words, before[name], identity[name], 1, "%s: %s -> %s")
-        for name, words in (("product_uuid", "DMI UUID"), ("board_serial", "serial number of the board"))
-        if before.get(name) and identity[name] and before[name] != identity[name]
-    ]
+    changes = []
+    for name, words in (("product_uuid", "DMI UUID"), ("board_serial", "serial number of the board")):
+        then, now = baseline["identity"].get(name), identity[name]
+        if then and now and then != now:
+            path: Path = ("virtualization", "identity", name)
+            changes.append(_make_change([path], words, then, now, 1, "%s: %s -> %s" % (words, then, now)))
+    return changes
 
 
-def _change(fact: str, what: str, before: Any, now: Any, count: int, text: str) -> dict[str, Any]:
-    if "%s" in text:
-        text %= what, wording.format_value(before), wording.format_value(now)
-    return {
-        "fact": fact,
-        "what": what,
-        "text": text,
-        "before": before,
-        "now": now,
-        "count": count,
-        "explains": [],
-        "paths": [tuple(fact.split("."))],
-    }
+def _make_change(paths: list[Path], what: str, before: Any, now: Any, count: int, text: str) -> dict[str, Any]:
+    """One change; `paths` is what it is of, in the words of the rules, and is no part of the result."""
+    told = {"what": what, "text": text, "before": before, "now": now, "count": count, "explains": []}
+    return {"fact": ".".join(paths[0]), **told, "paths": paths}
 
 
 def _tell_cards(paired: cards.Paired) -> list[dict[str, Any]]:
-    """Cards that moved, were replaced, are missing or new."""
+    """Cards that are missing, were replaced, moved or are new: one change for each of these."""
+    events: tuple[tuple[str, list[tuple[cards.Card | None, cards.Card | None]]], ...] = (
+        ("missing", [(card, None) for card in paired.missing]),
+        ("replaced", [*paired.replaced]),
+        ("moved", [*paired.moved]),
+        ("added", [(None, card) for card in paired.added]),
+    )
+    changes = []
+    for verb, both in events:
+        if not both:
+            continue
+        before, now = ([card and card.address + _id_of(card) for card in side] for side in zip(*both))
+        listed = wording.join_shown([_describe_card(verb, then, later) for then, later in both])
+        subject = "GPU" if len(both) == 1 else "%d GPUs" % len(both)
+        text = "%s %s: %s" % (subject, verb, listed)
+        changes.append(_make_change([*_CARDS], "GPU " + verb, before, now, len(both), text))
+    return changes
 
-    def tell(what: str, verb: str, listed: list[str], before: Any, now: Any) -> dict[str, Any]:
-        text = "%s %s: %s" % (what if len(listed) == 1 else "%d GPUs" % len(listed), verb, wording.join_shown(listed))
-        return _change(".".join(_CARDS), "GPU " + verb, before, now, len(listed), text.replace("%", "%%") % ())
 
-    found: list[dict[str, Any]] = []
-    if paired.missing:
-        listed = [card.label + _id_of(card) for card in paired.missing]
-        found.append(tell("GPU", "missing", listed, [card.address for card in paired.missing], None))
-    if paired.replaced:
-        listed = [
-            "%s%s -> %s" % (now.label, _id_of(then), _id_of(now).strip(" ,") or now.name)
-            for then, now in paired.replaced
-        ]
-        found.append(
-            tell(
-                "GPU",
-                "replaced",
-                listed,
-                [_id_of(then) for then, _ in paired.replaced],
-                [_id_of(now) for _, now in paired.replaced],
-            )
-        )
-    if paired.moved:
-        listed = ["%s -> %s" % (then.address, now.address) for then, now in paired.moved]
-        found.append(
-            tell(
-                "GPU",
-                "moved",
-                listed,
-                [then.address for then, _ in paired.moved],
-                [now.address for _, now in paired.moved],
-            )
-        )
-    if paired.added:
-        listed = [card.label + _id_of(card) for card in paired.added]
-        found.append(tell("GPU", "added", listed, None, [card.address for card in paired.added]))
-    return found
+def _describe_card(verb: str, then: cards.Card | None, now: cards.Card | None) -> str:
+    """'GPU 1 (0000:02:00.0), serial 1 -> serial 2', '0000:01:00.0 -> 0000:02:00.0'."""
+    if then is None or now is None:
+        return "".join(card.label + _id_of(card) for card in (then, now) if card is not None)
+    if verb == "moved":
+        return "%s -> %s" % (then.address, now.address)
+    return "%s%s -> %s" % (now.label, _id_of(then), _id_of(now).strip(" ,") or now.name)
 
 
 def _id_of(card: cards.Card) -> str:
@@ -155,8 +134,9 @@ def _tell_differences(found: Sequence[Difference], labels: dict[str, str]) -> li
         first = max(group, key=lambda entry: abs(entry.change))
         text = wording.describe_change(group, labels)
         count = len({entry.keys for entry in group})
-        change = _change(first.rule.name, wording.name_fact(first), first.before, first.now, count, "")
-        changes.append({**change, "text": text, "paths": list(dict.fromkeys(entry.path for entry in group))})
+        paths = list(dict.fromkeys(entry.path for entry in group))
+        change = _make_change(paths, wording.name_fact(first), first.before, first.now, count, text)
+        changes.append({**change, "fact": first.rule.name})
     return changes
 
 

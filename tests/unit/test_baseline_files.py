@@ -142,6 +142,21 @@ def test_hosts_with_the_same_changes_are_told_once(tmp_path: Path) -> None:
     assert told[1].title.endswith("nothing changed since %s" % day) and len(day) == 10
 
 
+def test_a_host_that_was_not_seen_to_its_end_has_no_drift_and_is_compared_with_none(tmp_path: Path) -> None:
+    """No verdict is older than the last change, and neither is what is said of one."""
+    follow("save", tmp_path, look())
+    drift = json.dumps(follow("auto", tmp_path, look("580.159")))
+    features = {"kind": {"models": {"10de:2335": 2}, "names": {}, "placement": "kvm"}}
+    told = {"report_drift": drift, "report_features": json.dumps({**features, "values": {}, "maps": [], "figures": {}})}
+    run = samples.run()
+    for name in ("gpu1", "gpu2"):
+        run.results(name, {**samples.judged([samples.result("driver_loaded")]), **told})
+    assert "alike" in run.report(samples.RUN)
+    run.failed("gpu1", "the connection broke", unreachable=True, step="Install the driver")
+    report = run.report(samples.RUN)
+    assert "drift" not in report["hosts"]["gpu1"] and "drift" in report["hosts"]["gpu2"] and "alike" not in report
+
+
 def test_many_changes_are_cut_and_all_of_them_are_told_when_asked() -> None:
     listed = [{"text": "change %d" % number, "explains": []} for number in range(20)]
     record = {"state": "changed", "saved_at": "2026-11-12T00:00:00+00:00", "changes": listed}

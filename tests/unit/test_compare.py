@@ -68,6 +68,12 @@ def test_a_card_that_is_missing_and_one_that_is_new() -> None:
     assert texts(compared(host("a"), host("a", "b"))) == ["GPU added: GPU 1 (0000:02:00.0), GPU-b"]
 
 
+def test_a_name_with_a_percent_sign_is_text() -> None:
+    assert texts(compared(host("a", "b%s%d"), host("a", "c%%"))) == [
+        "GPU replaced: GPU 1 (0000:02:00.0), GPU-b%s%d -> GPU-c%%",
+    ]
+
+
 def test_a_card_that_took_the_place_of_another_is_not_compared_with_it() -> None:
     before, now = host("a", "b"), host("b", vbios_version="96.00.99")
     before["p2p"] = {"read": {"0000:01:00.0": {"0000:02:00.0": "OK"}, "0000:02:00.0": {"0000:01:00.0": "OK"}}}
