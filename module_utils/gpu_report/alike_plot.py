@@ -12,11 +12,11 @@ from markupsafe import Markup, escape
 
 from .phrases import strip_controls
 
-_WIDTH, _HEIGHT = 640, 96
-_LEFT, _RIGHT, _TOP, _BASE = 12, 12, 34, 74  # of the drawing; values stand between _LEFT and _WIDTH - _RIGHT
+_WIDTH, _HEIGHT = 420, 76
+_LEFT, _RIGHT, _TOP, _BASE = 12, 12, 14, 54  # of the drawing; values stand between _LEFT and _WIDTH - _RIGHT
 _BINS = 60
 _NAMED = 40  # hosts that stand out and are drawn, of one value
-_LABELLED = 3
+_LABELLED = 2
 _SPEEDS = ("GB/s", "us", "s", "tokens/s")
 
 
@@ -44,12 +44,12 @@ def draw_strip(entry: dict[str, Any]) -> Markup:
     for host, value in values.items():
         if host not in odd:
             counts[min(int((value - low) / (high - low) * _BINS), _BINS - 1)] += 1
-    told = _write("%s, %s is better: %d hosts, median %s %s%s"
+    told = _write("%.120s, %s is better: %d hosts, median %s %s%s"
                   % (entry["what"], entry["better"], len(values), _number(entry["median"]), entry["unit"],
                      ", %d %s out" % (len(odd), "stands" if len(odd) == 1 else "stand") if odd else ""))  # fmt: skip
     parts = [
-        '<svg class="plot" viewBox="0 0 %d %d" role="img" aria-label="%s">' % (_WIDTH, _HEIGHT, told),
-        '<text class="title" x="%d" y="16">%s</text>' % (_LEFT, told),
+        '<figure class="plot"><figcaption>%s</figcaption>' % told,
+        '<svg viewBox="0 0 %d %d" role="img" aria-label="%s">' % (_WIDTH, _HEIGHT, told),
         _draw_band(place, entry, low, high),
     ]
     wide, most = (_WIDTH - _LEFT - _RIGHT) / _BINS, max(counts) or 1
@@ -70,7 +70,7 @@ def draw_strip(entry: dict[str, Any]) -> Markup:
             anchor = "start" if at < _WIDTH / 2 else "end"
             parts.append(
                 '<text class="odd" x="%.1f" y="%d" text-anchor="%s">%s</text>'
-                % (at, _BASE - 12 - 12 * number, anchor, _write(host[:40]))
+                % (at, _BASE - 12 - 12 * number, anchor, _write(host[:24]))
             )
     parts.append('<line class="axis" x1="%d" x2="%d" y1="%d" y2="%d"/>' % (_LEFT, _WIDTH - _RIGHT, _BASE, _BASE))
     for value, anchor in ((low + around, "start"), (high - around, "end")):
@@ -78,7 +78,7 @@ def draw_strip(entry: dict[str, Any]) -> Markup:
             '<text class="tick" x="%.1f" y="%d" text-anchor="%s">%s %s</text>'
             % (place(value), _BASE + 16, anchor, _number(value), _write(entry["unit"]))
         )
-    return Markup("".join([*parts, "</svg>"]))  # noqa: S704  numbers, and text that _write has escaped
+    return Markup("".join([*parts, "</svg></figure>"]))  # noqa: S704  numbers, and text that _write has escaped
 
 
 def _draw_band(place: Any, entry: dict[str, Any], low: float, high: float) -> str:

@@ -103,4 +103,4 @@ def test_the_odd_one_out_of_three(play: Any, tmp_path: Path) -> None:
     assert "gpu3 differs from 2 alike: VBIOS 98.02.99.00.01 (others 98.02.67.00.0A)" in run.text
     assert [kind["hosts"] for kind in run.report["alike"]["kinds"]] == [["gpu1", "gpu2", "gpu3"]]
     page = (run.reports / "report.html").read_text()
-    assert "gpu3 differs from 2 alike" in page and '<svg class="plot"' in page
+    assert "gpu3 differs from 2 alike" in page and '<figure class="plot"' in page

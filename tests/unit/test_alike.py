@@ -274,5 +274,5 @@ def test_the_terminal_tells_it_with_what_to_do() -> None:
         "    do: Ask the maker of the card for the VBIOS that the others have.",
     ]
     page = html_report.render_html(report).decode()
-    assert "odd differs from 11 alike" in page and '<svg class="plot"' in page
+    assert "odd differs from 11 alike" in page and '<figure class="plot"' in page
     assert "alike" not in run_of({"a": host()})
