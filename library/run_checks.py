@@ -51,6 +51,18 @@ options:
     type: list
     elements: str
     default: []
+  baseline:
+    description:
+      - What to do with the known good state of this host, a file on the controller.
+      - V(auto) compares with it where there is one, V(diff) also says where there is none, V(off) does not compare.
+      - V(save) compares, and then keeps the host as it is now if it is ready, V(force) in any case. The one before is
+        kept beside it.
+    type: str
+    choices: [auto, save, force, diff, "off"]
+    default: "off"
+  baseline_dir:
+    description: The directory of the baselines. The default is C(baselines/hosts) of this project.
+    type: path
   waivers:
     description:
       - "Findings that are accepted for a while: a list of C({check, reason, expires})."
@@ -91,8 +103,16 @@ checks_dir:
   description: The directory of the checks.
   returned: always
   type: str
+report_drift:
+  description: What changed since the baseline, as JSON (module_utils/gpu_compare/drift.py).
+  returned: where there is a baseline, or one was asked for
+  type: str
 report_facts:
   description: The facts that the report keeps, as JSON.
+  returned: always
+  type: str
+report_features:
+  description: What is compared with other hosts of the same kind, as JSON (module_utils/gpu_compare/features.py).
   returned: always
   type: str
 problems:

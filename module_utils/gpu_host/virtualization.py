@@ -42,6 +42,9 @@ DMI_NAMES = (
     "bios_vendor",
     "bios_version",
 )
+# What no check asks for: where it cannot be read (the ids are root's), it is unknown and nothing else is.
+QUIET_DMI_NAMES = ("bios_date",)
+IDENTITY_NAMES = ("product_uuid", "board_serial")
 CLOCKSOURCES = "/sys/devices/system/clocksource/clocksource0/available_clocksource"
 
 # systemd-detect-virt's words (man page of 257) that mean KVM or QEMU underneath.
@@ -140,7 +143,8 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
       vmware, hyperv, xen, virtualbox, openstack, kubevirt, nutanix, firecracker, cloud_hypervisor, or a cloud (amazon,
       google, azure, …); qemu where DMI is QEMU's own, which names no manager; "" for no guest; None: unknown.
       ``cloud``: whether it is a cloud's (None: unknown, as where DMI is QEMU's own)
-    - ``vendor``: DMI's maker of the machine; ``dmi``: {name: text or None}
+    - ``vendor``: DMI's maker of the machine; ``dmi``: {name: text or None}; ``identity``: {product_uuid, board_serial},
+      what tells this machine from another, text or None
     - ``host_facts``: True in a container: DMI, PCI, kernel and command line are those of its host
     - ``chipset``: i440fx | q35 | other | None, of a virtual machine only; ``chipset_reason``: why it is unknown or what
       it follows from
@@ -175,7 +179,8 @@ def gather(evidence: Evidence, errors: Errors) -> dict[str, Any]:
         "hypervisor_kind": kind,
         "cloud": None if kind in (None, "qemu") else kind in CLOUDS,
         "vendor": dmi["sys_vendor"],
-        "dmi": dmi,
+        "dmi": {**dmi, **_quiet_dmi(evidence, QUIET_DMI_NAMES)},
+        "identity": _quiet_dmi(evidence, IDENTITY_NAMES),
         "host_facts": None if container is None else bool(container),
         "chipset": chipset,
         "chipset_reason": reason,
@@ -356,6 +361,11 @@ def _dmi(evidence: Evidence, errors: Errors) -> dict[str, str | None]:
         errors.unanswered(reading, absent_is_fine=True)
         found[name] = (reading.text.strip() or None) if reading.ok else None
     return found
+
+
+def _quiet_dmi(evidence: Evidence, names: tuple[str, ...]) -> dict[str, str | None]:
+    readings = {name: evidence.read("%s/%s" % (DMI, name)) for name in names}
+    return {name: (reading.text.strip() or None) if reading.ok else None for name, reading in readings.items()}
 
 
 def _host_bridge(evidence: Evidence) -> str | None:

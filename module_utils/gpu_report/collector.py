@@ -14,6 +14,7 @@ import re
 from typing import Any, Callable
 
 from ..gpu_checks import check_cache
+from ..gpu_compare import alike
 
 SCHEMA = 1
 _SHOWN = 12
@@ -35,7 +36,8 @@ class Collector:
     def seen(self, name: str) -> dict[str, Any]:
         """The record of the host, made where it is new."""
         new: dict[str, Any] = {"looks": [], "results": {}, "facts": "{}", "ended": None, "unreachable": False}
-        return self.hosts.setdefault(name, {**new, "changed": "", "changes": []})
+        later: dict[str, Any] = {"changed": "", "changes": [], "drift": None, "features": "null"}
+        return self.hosts.setdefault(name, {**new, **later})
 
     def results(self, name: str, result: dict[str, Any]) -> None:
         """What run_checks returned. A later look at the same checks takes the place of an earlier one; one at other
@@ -64,6 +66,8 @@ class Collector:
                 key: value for key, value in said.items() if value not in ("", None, False, [])
             }
         host["facts"] = result.get("report_facts") or host["facts"]
+        host["features"] = result.get("report_features") or host["features"]
+        host["drift"] = result.get("report_drift") or host["drift"]
 
     def _define(self, result: dict[str, Any]) -> None:
         """Keep what the checks of `result` are, once for all hosts."""
@@ -114,8 +118,21 @@ class Collector:
                 },
             },
             "checks": self.checks,
+            **_compare_hosts(
+                {
+                    name: json.loads(self.hosts[name]["features"])
+                    for name, host in hosts.items()
+                    if host["state"] != NOT_VALIDATED
+                }
+            ),
             "hosts": hosts,
         }
+
+
+def _compare_hosts(features: dict[str, Any]) -> dict[str, Any]:
+    """``{alike}`` where there are hosts of one kind."""
+    found = alike.compare_alike(features)
+    return {"alike": found} if found["kinds"] or found["alone"] else {}
 
 
 def _describe(record: dict[str, Any], cut: bool, without: str) -> dict[str, Any]:
@@ -138,7 +155,10 @@ def _describe(record: dict[str, Any], cut: bool, without: str) -> dict[str, Any]
     if why:
         before = {"before": {name: host[name] for name in ("state", "message", "results")}} if looks else {}
         host.update(state=NOT_VALIDATED, message=why, unproven=[], results=[], **before)
-    elif record["changed"]:
+        return host
+    if record["drift"]:
+        host["drift"] = json.loads(record["drift"])
+    if record["changed"]:
         host["unproven"].append("that this still holds: '%s' changed something after the last look" % record["changed"])
     return host
 

@@ -16,7 +16,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup, escape
 
-from . import findings, link_figures, matrix, pcie_tree, phrases, tables
+from . import alike_plot, alike_text, changes, findings, link_figures, matrix, pcie_tree, phrases, tables
 from .collector import NOT_READY, NOT_VALIDATED, READY
 
 _TEMPLATES = Path(__file__).parent / "templates"
@@ -36,6 +36,13 @@ def render_html(report: dict[str, Any]) -> bytes:
         "report": report,
         "found": findings.group_findings(report),
         "unproven": findings.group_unproven(report),
+        "drifts": changes.group_drift(report),
+        "said_of_kinds": alike_text.list_said(report, 50),
+        "kinds": [
+            {"name": kind["name"], "hosts": kind["hosts"], "plots": alike_plot.list_plots(kind)}
+            for kind in (report.get("alike") or {}).get("kinds", ())
+        ],
+        "behind": lambda finding: changes.find_changes_behind(report, finding.check, finding.hosts),
         "hosts": hosts,
         "links": {host["name"]: host["id"] for host in hosts},
         "style": Markup(style),  # noqa: S704  ours, not captured

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from . import findings, link_figures, matrix, phrases, tables
+from . import alike_text, changes, findings, link_figures, matrix, phrases, tables
 from .collector import NOT_VALIDATED, READY
 from .findings import Finding, Unknown
 from .tables import Table
@@ -22,6 +22,8 @@ LIMIT = 60_000  # characters; leaves room for what the user writes above
 _LONGEST = 2_000  # of one captured text
 _VARIANTS = 4
 _NAMES = 40  # checks that are named in one line
+_CHANGES = 30  # since a baseline, that are listed
+_SAID = 30  # differences of hosts of one kind
 _STATES = {READY: "✓ ready", "not_ready": "✗ not ready", NOT_VALIDATED: "? not validated"}
 _MARKUP = re.compile(r"([\\`*_{}\[\]<>|~$])")
 _AT_START = re.compile(r"^(\s*)([#+=-]|\d+(?=[.)]\s))")
@@ -167,12 +169,29 @@ def _parts(report: dict[str, Any], found: findings.Findings) -> Iterator[str]:
                     "### %s on %s" % (code_span(finding.check), escape_markdown(phrases.join_names(finding.hosts))),
                 )
             )
+    yield from _compared(report)
     if found.unknown:
         yield "## Unknown: could not be decided, so not taken for good\n"
         yield "\n".join(_unknown(unknown) for unknown in found.unknown) + "\n"
     if found.waived:
         yield "## Waived\n"
         yield "\n".join(_waived(finding) for finding in found.waived) + "\n"
+
+
+def _compared(report: dict[str, Any]) -> Iterator[str]:
+    """What changed since the baselines, and in what hosts of one kind differ."""
+    drifts = changes.group_drift(report)
+    if drifts:
+        yield "## Compared with the baselines\n"
+    for item in drifts:
+        lines = ["- %s" % escape_markdown(line) for line in item.list_lines(_CHANGES)]
+        yield "\n".join(["**%s**\n" % escape_markdown(item.title), *lines]) + "\n"
+    said = alike_text.list_said(report)
+    if said:
+        yield "## Hosts of one kind that differ\n"
+        more = ["- and %d more, in report.json" % (len(said) - _SAID)] if len(said) > _SAID else []
+        lines = ["- %s. %s" % (escape_markdown(item.text), escape_markdown(item.do)) for item in said[:_SAID]]
+        yield "\n".join(lines + more) + "\n"
 
 
 def _verdict(hosts: dict[str, int]) -> str:

@@ -36,6 +36,11 @@ def join_names(hosts: Sequence[str], shown: int = 6) -> str:
     return "%s and %d more" % (", ".join(hosts[:shown]), more)
 
 
+def cut_text(text: str, longest: int) -> str:
+    """`text`, or as much of it as fits into `longest` characters."""
+    return text if len(text) <= longest else text[: longest - 2] + " …"
+
+
 def format_count(number: int, noun: str, plural: str = "") -> str:
     """'1 host', '2 hosts'."""
     return "%d %s" % (number, noun if number == 1 else plural or noun + "s")

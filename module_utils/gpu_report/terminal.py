@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from . import findings, handed_in, matrix_text, phrases
+from . import alike_text, changes, findings, handed_in, matrix_text, phrases
 from .collector import NOT_READY, NOT_VALIDATED, READY
 from .findings import Finding, Unknown
 
@@ -19,6 +19,8 @@ Line = tuple[str, str]
 _LABEL = 10  # width of the labels in front of a finding's lines
 _VARIANTS = 4  # different readings of one finding that are shown
 _TABLES = 4  # different P2P tables that are shown
+_DRIFTS = 6  # groups of hosts with the same changes since their baselines
+_ODD = 8  # hosts of one kind that differ in the same way
 
 
 def render_terminal(
@@ -61,6 +63,8 @@ class _Report:
         yield from self._state_of_hosts()
         for number, finding in enumerate(self._found.causes, 1):
             yield from self._finding(number, finding)
+        yield from self._section("COMPARED WITH THE BASELINES", self._changes())
+        yield from self._section("HOSTS OF ONE KIND THAT DIFFER: for information", self._alike())
         yield from self._section("P2P, PAIR BY PAIR", self._pairs())
         yield from self._section("BROKEN CHECKS: a fault of the check, not of the host", self._broken())
         yield from self._section("UNKNOWN: could not be decided, so not taken for good", self._unknown())
@@ -213,6 +217,9 @@ class _Report:
         yield from self._seen(finding)
         if finding.why:
             yield from self._labelled("why", phrases.take_sentences(finding.why), MUTED)
+        behind = changes.find_changes_behind(self._report, finding.check, finding.hosts)
+        for place, text in enumerate(behind[:_VARIANTS]):
+            yield from self._labelled("" if place else "changed", text, DOUBT)
         for cause in finding.caused_by:
             yield from self._labelled("because of", "%s, which is waived" % cause, MUTED)
         yield from self._expired(finding)
@@ -300,6 +307,31 @@ class _Report:
             yield from self._item("%s:" % phrases.join_names(names), STRONG)
             for line in lines:
                 yield "    " + line, PLAIN
+
+    def _changes(self) -> Iterator[Line]:
+        """What changed since the baselines, hosts with the same changes once."""
+        drifts = changes.group_drift(self._report)
+        shown = drifts if self._verbosity else drifts[:_DRIFTS]
+        for item in shown:
+            yield from self._item(item.title, STRONG if item.changes else MUTED)
+            for line in item.list_lines():
+                for wrapped in _wrapped("    ", line, self._width, 6):
+                    yield wrapped, PLAIN
+        rest = sum(len(item.hosts) for item in drifts[len(shown) :])
+        if rest:
+            yield from self._item("and %s, in report.html" % phrases.format_count(rest, "more host"), MUTED)
+
+    def _alike(self) -> Iterator[Line]:
+        """The odd ones out among hosts of one kind, on one screen."""
+        said = alike_text.list_said(self._report, 50 if self._verbosity else 3)
+        shown = said if self._verbosity else said[:_ODD]
+        for number, item in enumerate(shown):
+            yield from self._item(item.text, PLAIN)
+            if number + 1 == len(shown) or shown[number + 1].do != item.do:  # the same advice once
+                for line in _wrapped("    do: ", item.do, self._width):
+                    yield line, MUTED
+        if len(said) > len(shown):
+            yield from self._item("and %d more, in report.html" % (len(said) - len(shown)), MUTED)
 
     def _broken(self) -> Iterator[Line]:
         for finding in self._found.broken:

@@ -37,12 +37,18 @@ check_files, engine, evaluator, guest_cards, check_cache, subject, unproven, ver
     ),
 )
 digest = _ours("gpu_report.digest")
+baseline_files = _ours("gpu_report.baseline_files")
+features = _ours("gpu_compare.features")
+baseline = _ours("gpu_compare.baseline")
+gather = _ours("gpu_host.gather")
 
 _LISTS = ("tags", "skip_tags", "only", "exclude", "run_tags", "run_skip_tags")
 _ARGUMENT_SPEC = {
     "checks_dir": {"type": "path", "default": check_cache.OWN},
     "expected": {"type": "dict", "default": {}},
     "waivers": {"type": "raw", "default": []},
+    "baseline": {"type": "str", "choices": list(baseline.MODES), "default": baseline.OFF},
+    "baseline_dir": {"type": "path", "default": os.path.join(os.path.dirname(check_cache.OWN), "baselines", "hosts")},
     **{name: {"type": "list", "elements": "str", "default": []} for name in _LISTS},
 }
 
@@ -71,6 +77,7 @@ class ActionModule(Base):  # type: ignore[misc]
             host = subject.build_subject(task_vars, self._templar.template)
         except ValueError as error:
             raise AnsibleActionFail(str(error)) from error
+        part = "only %d of %d checks were chosen" % (len(chosen), len(every)) if len(chosen) < len(every) else ""
         if not arguments["tags"]:
             chosen = subject.choose_checks_of_pieces(chosen, host)
         if host.get("hypervisor") and host["hypervisor"]["name"] != subject.HANDED_IN_HYPERVISOR:
@@ -84,6 +91,14 @@ class ActionModule(Base):  # type: ignore[misc]
         # As text: Ansible copies every value of a result for every callback, one by one, which takes longer than all
         # the checks.
         result["report_facts"] = json.dumps(digest.digest_facts(host))
+        result["report_features"] = json.dumps(features.extract_features(host))
+        look = baseline_files.Look(
+            str(self._host), host, results, result, every, part or _name_missing_subjects(host), self._task.check_mode
+        )
+        directory = os.path.abspath(os.path.expanduser(arguments["baseline_dir"]))
+        drift = baseline_files.follow_baseline(arguments["baseline"], directory, look)
+        if drift is not None:
+            result["report_drift"] = json.dumps(drift, default=str)
         return result
 
     def _evaluator(self, variables: dict[str, Any]) -> Any:
@@ -97,3 +112,9 @@ class ActionModule(Base):  # type: ignore[misc]
             seen = subject.make_host(facts)
             subject.describe_place(seen, ())
         guest_cards.add_findings(host["hypervisor"], every, seen, self._evaluator)
+
+
+def _name_missing_subjects(host: dict[str, Any]) -> str:
+    gathered = (host.get("evidence") or {}).get("subjects")
+    missing = [name for name in gather.SUBJECTS if gathered is not None and name not in gathered]
+    return "%s were not gathered" % ", ".join(missing) if missing else ""

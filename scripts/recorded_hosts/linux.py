@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -40,6 +41,7 @@ class Machine:
     board: str = "H14DSG-OD"
     bios_vendor: str = "American Megatrends International, LLC."
     bios: str = "1.3"
+    bios_date: str = "06/12/2025"
 
 
 OS_RELEASE = {
@@ -162,10 +164,15 @@ def _platform(model: HostModel, machine: Machine) -> None:
         "board_name": machine.board,
         "bios_vendor": machine.bios_vendor,
         "bios_version": machine.bios,
+        "bios_date": machine.bios_date,
         "chassis_vendor": machine.vendor,
     }.items():
         if not (machine.guest and name in ("board_vendor", "board_name")):  # QEMU leaves the board out
             model.file("/sys/class/dmi/id/" + name, value + "\n")
+    identity = str(uuid.uuid5(uuid.NAMESPACE_DNS, model.name))
+    model.file("/sys/class/dmi/id/product_uuid", identity + "\n", mode=0o400)
+    if not machine.guest:
+        model.file("/sys/class/dmi/id/board_serial", "OM%s\n" % identity[:8].upper(), mode=0o400)
     vm, container = ("kvm" if machine.guest else "none"), ("lxc" if machine.container else "none")
     model.command("systemd-detect-virt --vm", vm + "\n", rc=0 if machine.guest else 1)
     model.command("systemd-detect-virt --container", container + "\n", rc=0 if machine.container else 1)

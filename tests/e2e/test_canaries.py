@@ -52,10 +52,15 @@ def test_two_runs_show_none(play: Any, tmp_path: Path, monkeypatch: Any) -> None
     assert '{"bundle"' not in captured.text and '\\"bundle\\": 1' not in captured.text
     for name in hosts:
         assert canaries.find_leaks(gzip.decompress((bundles / (name + ".jsonl.gz")).read_bytes()).decode()) == []
-    validated = play("validate.yml", inventory, "-vvvv")
+    baselines = tmp_path / "baselines"
+    validated = play(
+        "validate.yml", inventory, "-vvvv", gpu_host_baseline="force", gpu_host_baseline_dir=str(baselines)
+    )
     assert "Traceback" not in validated.text and set(validated.report["hosts"]) == set(hosts)
     assert canaries.find_leaks(validated.text) == []
-    written = sorted(path for path in validated.reports.rglob("*") if path.is_file())
+    kept = {path.name.partition(".")[0]: path for path in baselines.iterdir()}
+    assert set(kept) == set(hosts)
+    written = sorted(path for path in (*validated.reports.rglob("*"), *kept.values()) if path.is_file())
     assert {path.name for path in written} >= {"report.json", "report.html", "report.md", "junit.xml"}
     leaks = {path.name: canaries.find_leaks(path.read_text()) for path in written}
     assert {name: found for name, found in leaks.items() if found} == {}

@@ -61,5 +61,34 @@ def report() -> dict[str, Any]:
         if result.get("waiver"):
             result["waiver"] = {**result["waiver"], "reason": HOSTILE}
     one = {**made["hosts"]["gpu10"], "facts": facts, "results": results, "message": HOSTILE, "problems": [HOSTILE]}
+    failing = [result["id"] for result in results if result["status"] == "fail"]
+    one["drift"] = {
+        "state": "changed",
+        "saved_at": HOSTILE,
+        "message": HOSTILE,
+        "saving": HOSTILE,
+        "mode": "diff",
+        "changes": [{"text": HOSTILE + LONG, "explains": failing}] * 2,
+        "unknown_now": [HOSTILE],
+        "unexplained": [HOSTILE],
+        "mended": [HOSTILE],
+    }
+    differs = {"what": HOSTILE, "value": LONG, "others": HOSTILE, "alike": 3}
+    measured = {
+        "what": HOSTILE, "unit": "GB/s", "better": "higher", "median": 45.0, "limit": 2.0,
+        "values": {HOSTILE: 1.0, LONG: 45.0, "a": 45.1}, "outliers": [HOSTILE],
+    }  # fmt: skip
+    made["alike"] = {
+        "alone": [{"host": HOSTILE, "text": LONG}],
+        "kinds": [
+            {
+                "name": HOSTILE,
+                "hosts": [HOSTILE, LONG, "a"],
+                "odd": [{"hosts": [HOSTILE], "differs": [differs], "do": HOSTILE}],
+                "split": [{"what": HOSTILE, "values": [{"value": LONG, "hosts": [HOSTILE]}]}],
+                "measured": [measured],
+            }
+        ],
+    }
     made["hosts"] = {name: one, LONG[:300]: {**made["hosts"]["gpu3"], "message": HOSTILE + LONG}}
     return made

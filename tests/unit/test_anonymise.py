@@ -163,3 +163,20 @@ def test_the_serial_number_of_a_pci_device_goes_from_its_configuration_space() -
     data = bundle.parse_bundle(anonymise_bundle(bundle.dump_bundle({"host": "h"}, records)).encode()).read(path).data
     space[0x104:0x10C] = bytes(8)
     assert data == bytes(space)
+
+
+@pytest.mark.parametrize("number", ["OM25CS0042", "AB1", "1234567"])
+def test_the_serial_number_of_a_board_goes_however_short_it_is(number: str) -> None:
+    files = {
+        "product_uuid": "8c7d6e5f-0001-4000-8000-3cecef123456",
+        "board_serial": number,
+        "bios_date": "06/12/2025",
+        "chassis_asset_tag": "OracleCloud.com",
+    }
+    records = [
+        {"read": "/sys/class/dmi/id/" + name, "status": "ok", "text": text + "\n"} for name, text in files.items()
+    ]
+    lines = [json.dumps({"bundle": 1, "host": "gpuserver"}), *map(json.dumps, records), ""]
+    text = anonymise_bundle("\n".join(lines))
+    assert number not in text and "8c7d6e5f" not in text
+    assert "06/12/2025" in text and "OracleCloud.com" in text

@@ -16,7 +16,8 @@ UTILS = ROOT / "module_utils"
 ALLOWED = {
     "gpu_host": {"gpu_host"},
     "gpu_checks": {"gpu_checks", "gpu_host"},
-    "gpu_report": {"gpu_report", "gpu_checks", "gpu_host"},
+    "gpu_compare": {"gpu_compare", "gpu_checks", "gpu_host"},
+    "gpu_report": {"gpu_report", "gpu_compare", "gpu_checks", "gpu_host"},
     "gpu_server": {"gpu_server", "gpu_host"},
     "gpu_provision": {"gpu_provision", "gpu_host"},
     "gpu_probe": {"gpu_probe"},

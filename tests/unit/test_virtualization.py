@@ -254,6 +254,22 @@ def test_amazon_also_sells_metal() -> None:
     assert facts["placement"] == "bare_metal"
 
 
+def test_the_ids_of_the_machine_are_roots_to_read_and_nobody_misses_them() -> None:
+    """No check asks for them, so what cannot be read is no error that could explain another fact."""
+    ids = dmi(product_uuid="8c7d6e5f-0001-4000-8000-3cecef123456", board_serial="OM25CS0042", bios_date="06/12/2025")
+    facts = gathered(*ids)
+    assert facts["identity"] == {
+        "product_uuid": "8c7d6e5f-0001-4000-8000-3cecef123456",
+        "board_serial": "OM25CS0042",
+    }
+    assert facts["dmi"]["bios_date"] == "06/12/2025"
+    errors = Errors("virtualization")
+    denied = [{"read": record["read"], "status": "denied"} for record in ids]
+    facts = virtualization.gather(BundleEvidence({}, denied), errors)
+    assert facts["identity"] == {"product_uuid": None, "board_serial": None} and facts["dmi"]["bios_date"] is None
+    assert not any("product_uuid" in entry["source"] for entry in errors.entries)
+
+
 def test_nothing_known() -> None:
     errors = Errors("virtualization")
     facts = virtualization.gather(BundleEvidence({}, []), errors)

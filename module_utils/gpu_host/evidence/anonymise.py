@@ -16,6 +16,7 @@ from typing import Any
 from . import identities
 
 _CONFIG = re.compile(r"/sys/.*/config")
+_DMI_SERIAL = re.compile(r"/sys/(?:class|devices/virtual)/dmi/id/\w+_serial")
 # Keys of records; any other key is a name that the evidence holds (a file in a directory).
 _KEYS = frozenset(
     """
@@ -83,7 +84,7 @@ def _rewritten(value: Any, replace: Callable[[str], str], key: str = "") -> Any:
     return [_rewritten(part, replace) for part in value] if isinstance(value, list) else value
 
 
-def _anonymous_record(record: dict[str, Any], replace: Callable[[str], str]) -> dict[str, Any]:
+def _anonymous_record(record: dict[str, Any], replace: _Replacer) -> dict[str, Any]:
     path = str(record.get("read", ""))
     if _CONFIG.fullmatch(path) and ("base64" in record or "text" in record):
         data = base64.b64decode(record["base64"]) if "base64" in record else record["text"].encode("utf-8")
@@ -94,6 +95,8 @@ def _anonymous_record(record: dict[str, Any], replace: Callable[[str], str]) -> 
             "base64": changed,
         }
     found: dict[str, Any] = _rewritten(record, replace)
+    if _DMI_SERIAL.fullmatch(path) and isinstance(record.get("text"), str):  # all of it is the number, however short
+        found["text"] = replace.take_stand_in(record["text"].strip()) + "\n"
     return found
 
 
@@ -131,6 +134,10 @@ class _Names:
                 self.vocabulary.update(re.findall("[a-z0-9]+", str(word).lower()))
         if asked[0] == "nvidia-smi":
             self.vocabulary |= identities.find_labels(str(record.get("stdout", "")))
+        if _DMI_SERIAL.fullmatch(str(record.get("read", ""))) and identities.is_serial(
+            str(record.get("text", "")).strip()
+        ):
+            self._add(str(record["text"]).strip(), "serial", "%s", 1000000000000, always=True)
         for text in _texts_of(record):
             for kind, name in identities.find_names(text):
                 self.add(kind, name)
@@ -216,6 +223,10 @@ class _Replacer:
             text = pattern.sub(self._place, text)
         text = identities.USER_AT.sub(self._login, text)
         return _WORD.sub(self._word, text) if self._table else text
+
+    def take_stand_in(self, value: str) -> str:
+        """What stands for `value`, which is a name or a number and nothing else."""
+        return self._placed.get(value, value)
 
     def _number(self, kind: str, value: str) -> int:
         if (kind, value) not in self._numbers:

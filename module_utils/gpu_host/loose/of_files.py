@@ -34,9 +34,18 @@ _CONTENT = (
     (re.compile(r"^\s*GRUB_CMDLINE_LINUX(?:_DEFAULT)?=", re.M), "/etc/default/grub"),
 )
 _DMI = {
-    "System Information": {"Manufacturer": "sys_vendor", "Product Name": "product_name", "Version": "product_version"},
-    "Base Board Information": {"Manufacturer": "board_vendor", "Product Name": "board_name"},
-    "BIOS Information": {"Vendor": "bios_vendor", "Version": "bios_version"},
+    "System Information": {
+        "Manufacturer": "sys_vendor",
+        "Product Name": "product_name",
+        "Version": "product_version",
+        "UUID": "product_uuid",
+    },
+    "Base Board Information": {
+        "Manufacturer": "board_vendor",
+        "Product Name": "board_name",
+        "Serial Number": "board_serial",
+    },
+    "BIOS Information": {"Vendor": "bios_vendor", "Version": "bios_version", "Release Date": "bios_date"},
     "Chassis Information": {"Manufacturer": "chassis_vendor"},
 }
 _VIRTUAL = frozenset(
