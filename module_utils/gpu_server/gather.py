@@ -307,7 +307,7 @@ def _process_facts(
             **limits,
         }
         facts["node"] = nodes.read_node(engine, live, errors)
-        nodes.count_peers(evidence, facts["node"])
+        _count_peers(evidence, facts, top.pid)
         facts["ranks_expected"] = nodes.count_local_ranks(engine, live, facts["node"])
         if facts["ranks_expected"] is None:
             given = [live[name] for name in engine.tensor_parallel if name in live]
@@ -371,6 +371,13 @@ def _list_command_lines(
     return [processes.read_arguments(evidence, pid, errors) or [] for pid in named]
 
 
+def _count_peers(evidence: Evidence, facts: dict[str, Any], pid: int) -> None:
+    """The other hosts that are connected, by the sockets of the network that the server has."""
+    network = facts["container"]["network"] if facts["container"] else "host"
+    if facts["in_container"] is not None and network is not None:
+        nodes.count_peers(evidence, facts["node"], pid if network == "own" else None)
+
+
 def _describe_parts(
     evidence: Evidence, facts: dict[str, Any], parts: list[other_servers.Found], complete: bool, errors: Errors
 ) -> None:
@@ -381,9 +388,9 @@ def _describe_parts(
     container = facts["container"]
     if container is None:
         return
-    live, expected = facts["process"]["settings"], facts["ranks_expected"]
-    nodes = values.whole_number(live.get("nnodes", "1")) if isinstance(live.get("nnodes", "1"), str) else None
-    container["gpus_needed"] = None if expected is None or not nodes else max(1, expected // nodes)
+    container["gpus_needed"] = facts[
+        "ranks_expected"
+    ]  # a part of a server over several hosts or containers has its own
     described = [{"pid": top.pid, "container": _shorten_id(evidence, top.pid)} for top, _words, _one in parts]
     container["parts"] = described if described or complete else None
     container["weights_mib"] = None

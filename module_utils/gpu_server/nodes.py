@@ -74,11 +74,12 @@ def count_local_ranks(engine: Engine, live: Settings, node: dict[str, Any]) -> i
     return max(pipeline // node["nodes"], 1) * (tensor // max(node["nodes"] // pipeline, 1))
 
 
-def count_peers(evidence: Evidence, node: dict[str, Any]) -> None:
+def count_peers(evidence: Evidence, node: dict[str, Any], pid: int | None = None) -> None:
     """Of rank 0: `peers`, the addresses of the other hosts that hold a connection to where it waits, and how many
-    hosts are missing there. Every rank keeps its connection to the store of torch.distributed as long as it runs."""
+    hosts are missing there. Every rank keeps its connection to the store of torch.distributed as long as it runs.
+    `pid`: a process whose network namespace is meant, in the place of ours."""
     if node["nodes"] in (None, 1) or node["follower"] or node["port"] is None:
         return
-    peers = ports.find_clients(evidence, node["port"])
+    peers = ports.find_clients(evidence, node["port"], pid)
     if peers is not None:
         node.update(peers=peers, peers_missing=max(0, node["nodes"] - 1 - len(peers)))

@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 from ..gpu_host.evidence import values
-from ..gpu_host.evidence.interface import Evidence
+from ..gpu_host.evidence.interface import Evidence, Reading
 
 _ESTABLISHED, _LISTEN, _TIME_WAIT = "01", "0A", "06"
 _ADDRESS = re.compile(r"[0-9A-Fa-f]{8}|[0-9A-Fa-f]{32}")
@@ -32,12 +32,12 @@ def read_port(evidence: Evidence, port: int | None, pid: int | None = None) -> d
     return result
 
 
-def find_clients(evidence: Evidence, port: int) -> list[str] | None:
+def find_clients(evidence: Evidence, port: int, pid: int | None = None) -> list[str] | None:
     """The addresses of other hosts that have a connection to a port of this one; None where the table cannot be read.
 
-    A host's own address is the local one of the connection.
+    A host's own address is the local one of the connection. `pid`: a process whose network namespace is meant.
     """
-    tables = [evidence.read("/proc/net/" + name) for name in ("tcp", "tcp6")]
+    tables = _read_tables(evidence, pid)
     if not tables[0].ok:
         return None
     found = set()
@@ -66,10 +66,14 @@ def find_listening(evidence: Evidence, port: int, pid: int) -> list[str]:
     return [address for address, state in _find_sockets(evidence, port, pid) or () if state == _LISTEN]
 
 
+def _read_tables(evidence: Evidence, pid: int | None) -> list[Reading]:
+    base = "/proc/net/" if pid is None else "/proc/%d/net/" % pid
+    return [evidence.read(base + name) for name in ("tcp", "tcp6")]
+
+
 def _find_sockets(evidence: Evidence, port: int | None, pid: int | None) -> list[tuple[str, str]] | None:
     """``[(local address, state)]`` of `port`; None where the table cannot be read."""
-    base = "/proc/net/" if pid is None else "/proc/%d/net/" % pid
-    tables = [evidence.read(base + name) for name in ("tcp", "tcp6")]
+    tables = _read_tables(evidence, pid)
     if port is None or not tables[0].ok:
         return None
     return [(address, state) for table in tables for address, number, state in _sockets(table.text) if number == port]

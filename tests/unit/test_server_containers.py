@@ -539,3 +539,19 @@ def test_the_unit_whose_client_waits_for_a_container_is_its_unit() -> None:
     other = [(380, client.replace("llm-sglang-1", "another").split("\0"))]
     assert container_reader.find_client_unit(evidence, 400, other, Errors("server")) is None
     assert identity and not container_reader.is_client(["docker", "ps"])
+
+
+def test_the_ranks_of_other_hosts_are_looked_for_in_the_network_of_the_container() -> None:
+    """The host's own table of sockets does not show who is connected to a container with a network of its own."""
+    evidence = load_bundle(str(HOSTS / "docker.jsonl.gz"))
+    words = (
+        evidence.read("/proc/400/cmdline").text + "--nnodes\x002\0--node-rank\x000\0--dist-init-addr\x0010.0.0.1:5000\0"
+    )
+    evidence.add({"read": "/proc/400/cmdline", **read(words)})
+    table = evidence.read("/proc/400/net/tcp").text
+    row = "   1: 020012AC:1388 0200000A:C350 01 00000000:00000000 00:00000000 00000000 0 0 1 1 0 20 4\n"
+    for text, missing in ((table, 1), (table + row, 0)):
+        evidence.add({"read": "/proc/400/net/tcp", **read(text)})
+        found = gather.gather(evidence, {"generate": "never"}, Errors("server"))
+        assert found is not None and found["node"]["peers_missing"] == missing, found["node"]
+        assert found["container"]["gpus_needed"] == 4

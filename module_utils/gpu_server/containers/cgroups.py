@@ -22,16 +22,16 @@ _ID = r"(?P<id>[0-9a-f]{64})"
 _NAMED = (
     (DOCKER, re.compile(r"docker-%s\.scope" % _ID)),
     (PODMAN, re.compile(r"libpod(?:-payload)?-%s(?:\.scope)?" % _ID)),
-    (CONTAINERD, re.compile(r"(?:.*:)?cri-containerd[-:]%s(?:\.scope)?" % _ID)),
-    (CRIO, re.compile(r"(?:.*:)?crio[-:]%s(?:\.scope)?" % _ID)),
+    (CONTAINERD, re.compile(r"(?:[^:]*:)?cri-containerd[-:]%s(?:\.scope)?" % _ID)),
+    (CRIO, re.compile(r"(?:[^:]*:)?crio[-:]%s(?:\.scope)?" % _ID)),
     (NERDCTL, re.compile(r"nerdctl-%s\.scope" % _ID)),
 )
 _BARE = re.compile(_ID)
 _POD = re.compile(r"(?:^|[-/])pod(?P<uid>[0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32})")
 # Services that a container's cgroup can stand below and that did not start the server: the runtimes themselves.
 RUNTIME_SERVICE = re.compile(
-    r"(?:snap\.)?(?:docker|dockerd|containerd|crio|cri-o|kubelet|k3s|k3s-agent|rke2-server|rke2-agent|podman|buildkit"
-    r"|snap\.\S*docker\S*|snap\.microk8s\S*)(?:\.\S+)?\.service"
+    r"(?:docker|dockerd|containerd|crio|cri-o|kubelet|k3s|k3s-agent|rke2-server|rke2-agent|podman|buildkit"
+    r"|snap\.docker\.dockerd|snap\.microk8s\.daemon-[a-z-]{1,40})\.service"
 )
 _ROOT = "/sys/fs/cgroup"
 _DEPTH_AT_MOST = 16
