@@ -432,8 +432,33 @@ _PROBE: list[Rule] = [
         "the bandwidth of the same size is compared",
         "probe.collective.arms.*.sizes.*.(first_wrong iterations latency_us rounds seconds wrong)",
     ),
-    *_noise(_LOOK, "probe.collective.(ran reason python gpus)"),
-    *_derived("probe.collective.arms", "probe.collective.(explanation wrong pairs_without_p2p)"),
+    _set("probe.collective.nccl", "NCCL of the all-reduce"),
+    *_noise(_LOOK, "probe.collective.(ran reason python gpus library source seconds)"),
+    *_derived(
+        "probe.collective.arms",
+        "probe.collective.(explanation wrong pairs_without_p2p failure late_ranks diagnostics)",
+    ),
+    _set("probe.engine_all_reduce.verdict", "the engine's own all-reduce"),
+    _set("probe.engine_all_reduce.version", "engine of the all-reduce of its own"),
+    _set("probe.engine_all_reduce.kind", "kind of the engine's own all-reduce"),
+    _set("probe.engine_all_reduce.used", "the engine takes its own all-reduce"),
+    *_derived(
+        "probe.engine_all_reduce.(verdict version kind used)",
+        "probe.engine_all_reduce.(why_not needed explanation largest_bytes failure wrong)",
+    ),
+    *_noise(_LOOK, "probe.engine_all_reduce.(ran reason engine python gpus seconds sizes runs)"),
+    _set("probe.host_links.<card>.verdict", "link to the host"),
+    _set("probe.host_links.<card>.node", "NUMA node by the firmware"),
+    _measured("probe.host_links.<card>.near_gb_s.*", "host memory, alone ({0})", "GB/s", 0.05, alike=True),
+    _measured("probe.host_links.<card>.far_gb_s.*", "host memory of another node ({0})", "GB/s", 0.1),
+    _measured("probe.host_links.<card>.at_once_gb_s.*", "host memory, all GPUs at once ({0})", "GB/s", 0.1),
+    *_noise("their medians are compared", "probe.host_links.<card>.(alone at_once)"),
+    *_derived(
+        "probe.host_links.<card>.verdict pci.gpus",
+        "probe.host_links.<card>.(far_node full_gb_s least_gb_s basis reason)",
+    ),
+    _measured("probe.one_to_many.<card>.bandwidth_gb_s", "bandwidth to all others", "GB/s", 0.05),
+    *_derived("probe.one_to_many", "probe.one_to_many.<card>.corrupt_pairs"),
     *_derived("probe.pairs.<pair>.delivered", "probe.pairs.<pair>.control_delivered.(bad_blocks_4k bad_size error)"),
     *_derived(
         "probe.pairs.<pair>.control_delivered",
@@ -444,7 +469,7 @@ _PROBE: list[Rule] = [
         "probe.pairs.<pair>.delivered.*.(bad_blocks_4k bad_size error first_bad_offset found sizes writer_sees_it)",
     ),
     *_derived("probe.pairs.<pair>.peer.enabled", "probe.pairs.<pair>.peer.error"),
-    *_derived("topology.links p2p", "probe.pairs.<pair>.(path driver_status least_gb_s least_basis)"),
+    *_derived("topology.links p2p", "probe.pairs.<pair>.(path path_class driver_status least_gb_s least_basis)"),
     *_derived("probe.pairs", "probe.pairs.<pair>.(failed_rung reason error)"),
     *_noise("stands in the name of the pair", "probe.pairs.<pair>.(source target)"),
     *_derived("gpus.devices pci.gpus", "probe.devices"),
@@ -454,12 +479,21 @@ _PROBE: list[Rule] = [
         "probe.pairs p2p",
         "probe.(verdicts lowest_bandwidth_gb_s all_usable all_delivered all_fast not_granted_pairs unusable_pairs"
         " undelivered_pairs mirrored_pairs staged_pairs slow_pairs high_latency_pairs hung_pairs wrong_control_pairs"
-        " one_way_pairs corrupt_under_load collapsed_under_load impossible_pairs explanations common)",
+        " one_way_pairs corrupt_under_load collapsed_under_load impossible_pairs explanations common path_classes"
+        " class_outliers compared_pairs ports_of_bad_pairs)",
+    ),
+    *_derived(
+        "probe.host_links",
+        "probe.(slow_host_links trained_down_host_links misplaced_gpus collapsed_host_links shared_uplinks)",
+    ),
+    *_noise(
+        _COUNTER,
+        "probe.(phases link_errors_in_phases throttled_in_phases kernel_lines_in_phases)",
     ),
     *_noise(
         _LOOK,
         "probe.(gate skipped_reason seconds stages complete attempted ran events unmeasured_pairs skipped_gpus errors"
-        " unread) probe.cuda.seconds",
+        " unread host_memory host_links_measured counter_sources phases_measured unfinished_phases) probe.cuda.seconds",
     ),
 ]
 
@@ -513,9 +547,10 @@ _SERVER: list[Rule] = [
     *_noise(
         _MOMENT,
         "server.log.(engine lines ends_with_request started_line started_at last_line last_line_at phase phases"
-        " progress ready ready_at faults fatal requests stopping kind path available gap rotated age_s without_fault)"
+        " progress ready ready_at faults fatal requests stopping kind path available gap rotated age_s without_fault"
+        " show show_end)"
         " server.log.decode.(at running queue tokens_per_s usage tokens graph age_s lines saturated)"
-        " server.log.nccl.(environment p2p_disabled_pairs)"
+        " server.log.nccl.(environment p2p_disabled_pairs diagnostics)"
         " server.log.nccl.gdr.(enabled disabled too_far channels without through)"
         " server.generation.(skipped_reason answered text sane finite repeatable expected tokens problem"
         " insane_because ran)",
@@ -536,7 +571,60 @@ _SERVER: list[Rule] = [
     *_noise(
         _MOMENT,
         "server.(engines_found ranks compilers locks gpu busy busy_because moving rank_outliers ranks_missing"
-        " unit_current errors unread)",
+        " unit_current errors unread nccl_job not_looked_at)",
+    ),
+    _set("server.node.nodes", "hosts of the server"),
+    _set("server.node.rank", "rank of this host"),
+    _set("server.node.address", "address of rank 0"),
+    _set("server.node.port", "port of rank 0"),
+    *_derived("server.node.(nodes rank)", "server.node.(follower first_rank)"),
+    *_noise(_MOMENT, "server.node.(peers peers_missing)"),
+    _set("server.in_container", "server is in a container"),
+    *(
+        _set("server.container." + path, "%s of the container" % label)
+        for path, label in (
+            ("runtime", "runtime"),
+            ("name", "name"),
+            ("image", "image"),
+            ("digest", "digest of the image"),
+            ("ipc_mode", "IPC mode"),
+            ("ipc", "IPC namespace"),
+            ("network_mode", "network mode"),
+            ("network", "network"),
+            ("privileged", "privileges"),
+            ("restart_policy", "restart policy"),
+            ("seccomp", "seccomp"),
+            ("log_driver", "log driver"),
+            ("started_by.*", "{0}"),
+            ("shared_memory.kind", "kind of shared memory"),
+            ("limits.memory_max_mib", "memory limit"),
+            ("limits.cpus", "CPU limit"),
+            ("limits.cpu_set", "CPU set"),
+            ("limits.processes_max", "process limit"),
+        )
+    ),
+    _set("server.container.shared_memory.size_mib", "shared memory of the container", unit="MiB"),
+    _list("server.container.mounts", "mounts of the container", "path kind source read_only"),
+    _list("server.container.published", "published ports", "port host_address host_port"),
+    _list("server.container.capabilities", "capabilities of the container"),
+    _list("server.container.devices.gpus", "GPUs of the container"),
+    _list("server.container.devices.asked", "GPUs that the container asked for"),
+    *_derived("server.container.image", "server.container.(image_id floating)"),
+    *_derived("server.process.settings", "server.container.(arguments gpus_needed)"),
+    *_derived("server.container.restart_policy", "server.container.comes_back"),
+    *_derived("server.container.capabilities", "server.container.(may_lock_memory may_register)"),
+    *_derived(
+        "server.container.devices.gpus",
+        "server.container.devices.(host_gpus hidden missing stale rdma meant lacking)",
+    ),
+    *_derived("server.container.(published network)", "server.container.reach"),
+    *_derived("server.container.shared_memory.kind", "server.container.shared_memory.of_memory"),
+    *_derived("server.model", "server.container.weights_mib"),
+    *_noise(_LABEL, "server.container.(id pod_uid addresses ipc_namespace inner_pid log_path own_namespaces)"),
+    *_noise(
+        _MOMENT,
+        "server.container.(inspected restarts oom_killed parts parts_share_ipc)"
+        " server.container.limits.(memory_current_mib oom_kills)",
     ),
 ]
 
