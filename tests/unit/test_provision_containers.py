@@ -195,9 +195,10 @@ def image(printed: str, machine: str = "x86_64", **rest: Any) -> tuple[dict[str,
 
 def test_an_image_is_known_by_its_id_and_by_the_name_that_a_registry_has_for_it() -> None:
     remote = "docker.io/lmsysorg/sglang@sha256:" + "ab" * 32
-    found, problem = image('sha256:%s\namd64\n2026-11-30\n["%s"]\n' % (ID, remote))
+    printed = '{"id":"%s","architecture":"amd64","created":"2026-11-30","digests":["%s"]}\n'
+    found, problem = image(printed % ("sha256:" + ID, remote))
     assert (found, problem) == ({"id": ID, "digest": remote, "created": "2026-11-30"}, None)
-    local, _problem = image('%s\namd64\n2026-11-30\n["localhost/a@sha256:%s"]\n' % (ID, "ab" * 32))
+    local, _problem = image(printed % (ID, "localhost/a@sha256:" + "ab" * 32))
     assert local is not None and local["digest"] is None
 
 
@@ -208,7 +209,7 @@ def test_an_image_is_known_by_its_id_and_by_the_name_that_a_registry_has_for_it(
         ("[]\n", {"rc": 1, "stderr": "Error: No such image: a:1\n"}, None),
         ("", {"rc": 125, "stderr": "Error: database is locked\n"}, "database is locked"),
         ("junk\n", {}, "does not say the id"),
-        (ID + "\narm64\nx\n[]\n", {}, "is for arm64, and this host is amd64"),
+        ('{"id":"%s","architecture":"arm64","digests":null}' % ID, {}, "is for arm64, and this host is amd64"),
     ],
 )
 def test_an_image_that_is_not_here_is_told_from_one_that_cannot_be_asked_for(
