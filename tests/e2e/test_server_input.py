@@ -22,6 +22,7 @@ PLAY = """
   tasks:
     - ansible.builtin.include_role: {name: inference_server, tasks_from: preconditions}
 """
+IMAGE = {"inference_server_image": "lmsysorg/sglang:v1"}
 # Host -> (variables, what is said; "" where nothing is refused).
 CASES: dict[str, tuple[dict[str, Any], str]] = {
     "plain": ({"inference_server_writable": ["/srv/cache", "-/opt/x_y.z"], "inference_server_name": "glm-5.a@1"}, ""),
@@ -37,6 +38,14 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
     "writable-relative": ({"inference_server_writable": ["cache"]}, '"cache"'),
     "writable-percent": ({"inference_server_writable": ["/srv/%h"]}, '"/srv/%h"'),
     "writable-quote": ({"inference_server_writable": ["/srv/it's"]}, "is an absolute path without blanks"),
+    "image": ({"inference_server_image": "sglang; ls"}, "which is no name of an image"),
+    "image-packages": ({**IMAGE, "inference_server_packages": ["sglang"]}, "set one of them"),
+    "image-name": ({**IMAGE, "inference_server_name": "glm@1"}, "it names the container as well"),
+    "image-shm": ({**IMAGE, "inference_server_shm_size": "lots"}, 'inference_server_shm_size is "lots"'),
+    "image-readable": ({**IMAGE, "inference_server_readable": ["/srv/a:b"]}, '"/srv/a:b"'),
+    "image-model": ({**IMAGE, "inference_server_model": "/srv/a,b"}, '"/srv/a,b"'),
+    "image-option": ({**IMAGE, "inference_server_container_options": ["--user", "0"]}, "is one word"),
+    "image-line": ({**IMAGE, "inference_server_image_command": ["a\nb"]}, "have no line breaks"),
 }
 
 

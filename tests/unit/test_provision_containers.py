@@ -188,7 +188,7 @@ ID = "8543e8830014b44775d152c7c67b9980f2a5421d3cbce3d35a8a4dc09785e650"
 
 
 def image(printed: str, machine: str = "x86_64", **rest: Any) -> tuple[dict[str, Any] | None, str | None]:
-    argv = ["/usr/bin/podman", "image", "inspect", "--format", container_runtimes.IMAGE_FORMAT, "a:1"]
+    argv = ["env", "/usr/bin/podman", "image", "inspect", "--format", container_runtimes.IMAGE_FORMAT, "a:1"]
     host = Host().command(argv, printed, **rest).command(["uname", "-m"], machine + "\n")
     return container_runtimes.read_image(host, "/usr/bin/podman", "a:1")
 
