@@ -27,20 +27,19 @@ from . import (
     other_servers,
     ports,
     processes,
+    server_choice,
+    server_state,
     settings,
     stall,
     units,
 )
-from .containers import container_log, container_reader, namespaces
+from .containers import container_log, container_reader
 from .containers.inside import InsideEvidence
 from .engines import Engine
-from .engines.engine import IMPORTS
 from .log import log_reader, log_source
 
 ZONE_COMMAND = ("date", "+%z")
 LOOSE_LOG, LOOSE_PORT = "/loose/server.log", 8000  # as gpu_host/loose/of_servers.py names them
-LOADED = ("compile", "kv_cache", "autotune", "graphs", "engine_ready", "listening", "ready")  # phases after the weights
-FRESH_SECONDS = 60.0  # a decode line this young says what happens now
 COMMANDS = (
     (gpu_load.GPUS_COMMAND, gpu_load.SECONDS),
     (gpu_load.APPS_COMMAND, gpu_load.SECONDS),
@@ -144,16 +143,16 @@ def _gather(evidence: Evidence, params: dict[str, Any], errors: Errors) -> dict[
     engine = engine or engines.ENGINES.get(facts["log"]["engine"] or pieces.get("engine") or "")
     facts["engine"] = engine.name if engine else None
     _read_api(evidence, params, facts, engine, errors)
-    _name_first_phase(facts)
-    _judge_busy(facts)
-    _state(facts, values.decimal_number(params.get("patience_scale")) or 1.0)
+    server_state.name_first_phase(facts)
+    server_state.judge_busy(facts)
+    server_state.judge_state(facts, values.decimal_number(params.get("patience_scale")) or 1.0)
     units_known = facts["units_found"] == [] or facts["unit"] is not None
     if facts["state"] in ("absent", "stopped") and (unread or not units_known):
         facts["state"] = None
         what = "processes" if unread else "systemd's units"
         facts["why"] = "whether a server runs is not known: %s could not be read" % what
     if pieces and table is None:
-        facts["state"], facts["why"] = _state_of_pieces(facts)
+        facts["state"], facts["why"] = server_state.judge_pieces(facts)
     if silent:  # "absent" would be a guess
         told = ", ".join("%d (%s, state %s)" % (one.pid, one.name, one.state) for one in silent)
         facts["state"] = "unhealthy"
@@ -165,10 +164,10 @@ def _gather(evidence: Evidence, params: dict[str, Any], errors: Errors) -> dict[
     asked = facts["generation"]
     if asked["ran"] and not (asked["answered"] and asked["sane"] and asked["finite"] is not False):
         _read_log(evidence, params, facts, engine, errors)  # what went wrong just now stands there
-        _state(facts, values.decimal_number(params.get("patience_scale")) or 1.0)
+        server_state.judge_state(facts, values.decimal_number(params.get("patience_scale")) or 1.0)
     elif asked["ran"] and facts["state"] == "unhealthy":
         facts["log"]["requests"]["answered_now"] = True
-        _state(facts, values.decimal_number(params.get("patience_scale")) or 1.0)
+        server_state.judge_state(facts, values.decimal_number(params.get("patience_scale")) or 1.0)
     _host_side(evidence, params, facts, errors)
     _name_unknown(facts, unread)
     evidence.abandon()
@@ -223,18 +222,6 @@ def _of_pieces(pieces: dict[str, Any], evidence: Evidence) -> dict[str, Any]:
     return {**log, **({"port": LOOSE_PORT} if pieces.get("api") else {})}
 
 
-def _state_of_pieces(facts: dict[str, Any]) -> tuple[str | None, str]:
-    """The state that a log alone shows, without a process or an answer: how it ended, or nothing that holds now."""
-    fault = facts["log"]["fatal"]
-    if fault:
-        return "failed", "%s: %s" % (fault["kind"].replace("_", " "), fault["exception"] or fault["line"])
-    phase = facts["log"]["phase"]
-    told = (
-        "its log was ready" if facts["log"]["ready"] else "its log ends in the phase %s" % phase if phase else "no log"
-    )
-    return None, "%s; whether a server runs now was not captured" % told
-
-
 def _process_facts(
     evidence: Evidence, params: dict[str, Any], table: dict[int, processes.Process], errors: Errors
 ) -> dict[str, Any]:
@@ -242,11 +229,11 @@ def _process_facts(
     if params.get("outside_containers"):
         found = [one for one in found if not processes.is_in_container(evidence, one[0].pid)]
         silent = [one for one in silent if not processes.is_in_container(evidence, one.pid)]
-    chosen = _choose(evidence, found, params, table, errors)
+    chosen = server_choice.choose_server(evidence, found, params, table, errors)
     complete = isinstance(table, processes.Table) and not table.unread and not silent
     servers = other_servers.describe_servers(evidence, found, chosen)
     facts: dict[str, Any] = {
-        "proxied": _list_proxied(evidence, table, errors) if chosen else [],
+        "proxied": server_choice.list_proxied(evidence, table, errors) if chosen else [],
         "engine": None,
         "engines_found": servers,
         "not_looked_at": other_servers.select_others(servers, complete),
@@ -272,7 +259,9 @@ def _process_facts(
         name = None  # of the container, not of a unit
     if not chosen:
         facts["silent"] = [
-            one for one in silent if not name or processes.find_unit(evidence, one.pid) in (None, _service(name))
+            one
+            for one in silent
+            if not name or processes.find_unit(evidence, one.pid) in (None, server_choice.name_service(name))
         ]
     else:
         top, words, engine = chosen
@@ -287,7 +276,7 @@ def _process_facts(
             facts["environment"],
             errors,
             light=bool(params.get("light")),
-            monitors=_list_command_lines(evidence, table, "conmon", errors),
+            monitors=server_choice.list_command_lines(evidence, table, "conmon", errors),
         )
         facts["locks"] = _find_locks(evidence, facts, top.pid)
         status = processes.read_status(evidence, top.pid, errors)
@@ -302,7 +291,7 @@ def _process_facts(
             "user_id": status["uid"],
             "rss_mib": status["rss_mib"],
             "state": top.state,
-            "unit": _find_unit(evidence, top.pid, table, errors),
+            "unit": server_choice.find_unit_of_server(evidence, top.pid, table, errors),
             "python": words[0],
             **limits,
         }
@@ -343,34 +332,6 @@ def _find_locks(evidence: Evidence, facts: dict[str, Any], pid: int) -> list[dic
     return installed.find_locks(evidence, root + home)
 
 
-def _find_unit(evidence: Evidence, pid: int, table: dict[int, processes.Process], errors: Errors) -> str | None:
-    """The service of the process, else the one whose client (`docker run`) waits for its container."""
-    found = processes.find_unit(evidence, pid)
-    if found:
-        return found
-    words = [
-        (process.pid, processes.read_arguments(evidence, process.pid, errors) or [])
-        for process in table.values()
-        if process.name in container_reader.CLIENTS
-    ]
-    clients = [(number, given) for number, given in words if container_reader.is_client(given)]
-    return container_reader.find_client_unit(evidence, pid, clients, errors) if clients else None
-
-
-def _list_proxied(evidence: Evidence, table: dict[int, processes.Process], errors: Errors) -> list[dict[str, Any]]:
-    """What the docker-proxy processes of the host pass on."""
-    lines = _list_command_lines(evidence, table, "docker-proxy", errors)
-    return [one for one in map(namespaces.find_proxied, lines) if one]
-
-
-def _list_command_lines(
-    evidence: Evidence, table: dict[int, processes.Process], name: str, errors: Errors
-) -> list[list[str]]:
-    """Of every process of this name."""
-    named = [process.pid for process in table.values() if process.name == name]
-    return [processes.read_arguments(evidence, pid, errors) or [] for pid in named]
-
-
 def _count_peers(evidence: Evidence, facts: dict[str, Any], pid: int) -> None:
     """The other hosts that are connected, by the sockets of the network that the server has."""
     network = facts["container"]["network"] if facts["container"] else "host"
@@ -405,69 +366,6 @@ def _describe_parts(
 def _shorten_id(evidence: Evidence, pid: int) -> str | None:
     membership = container_reader.find_membership(evidence, pid)
     return None if membership is None else (membership.id or "")[:12]
-
-
-def _choose(
-    evidence: Evidence,
-    found: list[other_servers.Found],
-    params: dict[str, Any],
-    table: dict[int, processes.Process],
-    errors: Errors,
-) -> Any:
-    """The server that the parameters name (by unit, else by port); the oldest where they name none."""
-    if params.get("unit"):
-        wanted = _service(params["unit"])
-        by_unit = (
-            one
-            for one in found
-            if processes.is_of_unit(evidence, one[0].pid, wanted)
-            or _find_unit(evidence, one[0].pid, table, errors) == wanted
-        )
-        return next(by_unit, None) or _find_named(evidence, found, params["unit"], errors)
-    if params.get("port"):
-        for top, words, engine in found:
-            environment = processes.read_environment(evidence, top.pid, errors) if engine.settings_prefix else None
-            if _port_of(engine, engines.find_settings(engine, words, environment)) == params["port"]:
-                return top, words, engine
-        return _find_published(evidence, found, params["port"], table, errors)
-    return found[0] if found else None
-
-
-def _find_named(
-    evidence: Evidence, found: list[other_servers.Found], name: str, errors: Errors
-) -> other_servers.Found | None:
-    """The server in the container of this name or id."""
-    return next((one for one in found if container_reader.is_named(evidence, one[0].pid, name, errors)), None)
-
-
-def _find_published(
-    evidence: Evidence,
-    found: list[other_servers.Found],
-    port: int,
-    table: dict[int, processes.Process],
-    errors: Errors,
-) -> other_servers.Found | None:
-    """The server in a container whose runtime publishes its port as `port` of the host."""
-    proxied = _list_proxied(evidence, table, errors)
-    for top, words, engine in found:
-        _inside, container = container_reader.read_container(evidence, top.pid, None, errors, light=True)
-        if container:
-            bindings = container_reader.list_bindings(container, proxied)
-            own = _port_of(engine, engines.find_settings(engine, words))
-            if any(one["host_port"] == port and one["port"] == own for one in bindings):
-                return top, words, engine
-    return None
-
-
-def _service(name: str) -> str:
-    return name if name.endswith(".service") else name + ".service"
-
-
-def _port_of(engine: Engine, live: dict[str, Any]) -> int | None:
-    given = engines.find_value(live, engine.port_names)
-    value = str(engine.default_port) if given is None else given
-    port = values.whole_number(value) if values.is_digits(value) else None
-    return port if port is not None and port < 65536 else None
 
 
 def _ranks(
@@ -568,12 +466,12 @@ def _read_api(
     evidence: Evidence, params: dict[str, Any], facts: dict[str, Any], engine: Engine | None, errors: Errors
 ) -> None:
     live = (facts["process"] or {}).get("settings") or {}
-    port = params.get("port") or (_port_of(engine, live) if engine and facts["process"] else None)
+    port = params.get("port") or (server_choice.find_port(engine, live) if engine and facts["process"] else None)
     given = engines.find_value(live, engine.port_names) if engine else None
     if port is None and given is not None:
         errors.odd("the command line of the server", "--port is no port", given)
     address, port = _find_place(evidence, facts, engine, port, errors)
-    follower = is_follower(facts)
+    follower = server_state.is_follower(facts)
     if port is None or address is None or (follower and not (engine and engine.follower_answers)):
         facts["api"] = dict.fromkeys(api.FACTS)
     else:
@@ -614,7 +512,7 @@ def _find_place(
     if not container or container["network"] == "host" or port is None:
         facts["port"] = ports.read_port(evidence, port)
         return _address_to_ask(engines.find_value(live, engine.host_names) if engine else None), port
-    own = _port_of(engine, live) if engine else None
+    own = server_choice.find_port(engine, live) if engine else None
     bindings = container_reader.list_bindings(container, proxied)
     if own is None or any(one["port"] == port for one in bindings):
         own = port  # of the parameters, as the server in the container knows it
@@ -634,149 +532,6 @@ def _is_before_ready(log: dict[str, Any]) -> bool:
     process, and an engine that listens already says at once that it is not ready."""
     known = log["available"] and not log["gap"] and log["phase"] is not None
     return bool(known and not log["ready"])
-
-
-def _name_first_phase(facts: dict[str, Any]) -> None:
-    """Name what comes before the first phase.
-
-    A process whose log is whole, names no phase yet and shows no work, and whose port does not answer, imports: an
-    engine does that for up to some minutes, and says at most a warning meanwhile.
-    """
-    log = facts["log"]
-    worked = log["decode"] or log["requests"]["ok"] or log["requests"]["failed"] or log["ready"]
-    answers = facts["api"]["reachable"]
-    if facts["process"] and log["available"] and not log["gap"] and log["phase"] is None and not worked and not answers:
-        log["phase"] = IMPORTS
-
-
-def _judge_busy(facts: dict[str, Any]) -> None:
-    """Whether requests run now; None where nothing young enough says so.
-
-    Every request holds a connection: with none open, what a log line of some seconds ago counted has been answered,
-    as our own question whether the server is ready.
-    """
-    metrics, decode = facts["api"]["metrics"] or {}, facts["log"]["decode"]
-    running, queue = metrics.get("running"), metrics.get("queue")
-    facts["busy"], facts["busy_because"] = None, None
-    if running is not None:
-        facts["busy"] = bool(running or queue)
-        facts["busy_because"] = "%d requests run, %d wait" % (running, queue or 0)
-    elif (
-        decode
-        and decode["age_s"] is not None
-        and decode["age_s"] <= FRESH_SECONDS
-        and (decode["running"] or decode["queue"])
-        and facts["port"]["connections"] != 0
-    ):
-        facts["busy"] = True
-        facts["busy_because"] = "%d requests ran %d s ago" % (decode["running"], decode["age_s"])
-    elif facts["gpu"]["busy"] is not None:
-        facts["busy"] = facts["gpu"]["busy"]
-        facts["busy_because"] = "GPU utilisation is %s %%" % ", ".join(
-            "%d" % value for value in facts["gpu"]["utilization"]
-        )
-    elif (
-        facts["port"]["connections"] == 0 and not facts["gpu"]["unread"]
-    ):  # an open one may be kept alive for later, and says nothing
-        facts["busy"], facts["busy_because"] = False, "no client is connected to port %s" % facts["port"]["port"]
-
-
-def is_follower(facts: dict[str, Any]) -> bool:
-    """Whether this host runs another rank than 0 of a server over several hosts, which serves no API."""
-    return bool((facts["node"] or {}).get("follower"))
-
-
-def _state(facts: dict[str, Any], scale: float) -> None:
-    facts["stall"] = None
-    facts["fault"] = facts["log"]["fatal"]
-    # One that just answered was stopped for a moment only, as py-spy does it.
-    stopped = [] if facts["log"]["requests"].get("answered_now") else stall.find_stopped(facts)
-    facts["state"], facts["why"] = _named_state(facts, scale, stopped)
-    if facts["state"] == "stalled" or (facts["state"] == "unhealthy" and stopped):
-        log = facts["log"]
-        facts["stall"] = {
-            **stall.find_cause(facts), "phase": log["phase"], "since_s": log["age_s"],
-            "stopped": [one["pid"] for one in stopped],
-        }  # fmt: skip
-    if facts["state"] == "stalled":
-        facts["why"] = "%s; %s" % (facts["why"], facts["stall"]["what"])
-
-
-def _named_state(facts: dict[str, Any], scale: float, stopped: list[dict[str, Any]]) -> tuple[str | None, str]:
-    process, unit, log, health = facts["process"], facts["unit"], facts["log"], facts["api"]["health"] or {}
-    fault = log["fatal"]
-    said = "%s: %s" % (fault["kind"].replace("_", " "), fault["exception"] or fault["line"]) if fault else ""
-    if process is None:
-        if unit and unit["active"] in ("failed", "activating"):
-            ended = "%s is %s, exit status %s, %s restarts" % (
-                unit["name"],
-                unit["sub"],
-                unit["exit_status"],
-                unit["restarts"],
-            )
-            return "failed", "%s; %s" % (ended, said or log["last_line"] or "no log line")
-        if unit and unit["loaded"]:
-            return ("failed", said) if fault else ("stopped", "%s is %s" % (unit["name"], unit["active"]))
-        return ("failed", said) if fault else ("absent", "no process of a known engine, and no unit of one")
-    if stopped and (log["ready"] or health.get("answered") or (is_follower(facts) and log["phase"] in LOADED)):
-        return "unhealthy", stall.describe_stopped(stopped)
-    if is_follower(facts):
-        return _state_of_follower(facts, said, scale)
-    if health.get("code") == 200 and health["answered"]:
-        return (
-            ("unhealthy", said)
-            if fault and fault["phase"] == "serving" and _not_served_since(log)
-            else ("ready", "/health answers 200")
-        )
-    if log["ready"] and not fault and not health:
-        why = "its /health was not captured" if facts["api"]["base"] else "where its port can be asked is not known"
-        return None, "it was ready, and whether it answers now is not known: %s" % why
-    if log["ready"] and (health.get("answered") or not health.get("code")):
-        now = "answers %s" % health["code"] if health.get("code") else "does not answer: %s" % health.get("problem")
-        if log["stopping"]:
-            return "unhealthy", "it was told to stop, and /health now %s: %s" % (now, log["stopping"])
-        return "unhealthy", said or "it was ready, and /health now " + now
-    if fault:
-        return "failed", said
-    phase, quiet = log["phase"], log["age_s"]
-    if health.get("code") and not health["answered"]:
-        return None, "whether it is ready is not known: the answer of /health has no end: %s" % health["problem"]
-    if facts["api"]["models"] and phase is None:
-        if not health.get("answered") or log["available"] is None:
-            return None, "/v1/models answers, and neither /health nor its log says whether it is ready"
-        return "ready", "/v1/models answers, /health with %s, and there is no log of a start" % health.get("code")
-    if stopped:
-        return "stalled", "phase %s" % (phase or "unknown")
-    if not facts["compilers"] and quiet is not None and quiet > stall.find_patience(phase, scale):
-        return "stalled", "phase %s, no new line for %.0f s" % (phase or "unknown", quiet)
-    return "starting", "phase %s" % (phase or "unknown")
-
-
-def _state_of_follower(facts: dict[str, Any], said: str, scale: float) -> tuple[str | None, str]:
-    """The state of a rank that serves no API: by its processes, its log, and its /health where it has one."""
-    node, log, health = facts["node"], facts["log"], facts["api"]["health"] or {}
-    engine = engines.ENGINES.get(facts["engine"] or "")
-    told = "rank %s of %s hosts; requests go to rank 0 at %s" % (node["rank"], node["nodes"], node["address"])
-    if said:
-        return ("unhealthy" if log["fatal"]["phase"] == "serving" else "failed"), said
-    if engine and engine.follower_answers:
-        if health.get("code") == 200 and health["answered"]:
-            return "ready", "%s; its ranks are ready, /health answers 200" % told
-    elif facts["ranks"] and len(facts["ranks"]) >= (facts["ranks_expected"] or 1) and log["phase"] in LOADED:
-        return "ready", "%s; its %d ranks run, and have loaded the model" % (told, len(facts["ranks"]))
-    quiet = log["age_s"]
-    if not facts["compilers"] and quiet is not None and quiet > stall.find_patience(log["phase"], scale):
-        return "stalled", "%s; phase %s, no new line for %.0f s" % (told, log["phase"] or "unknown", quiet)
-    return "starting", "%s; phase %s" % (told, log["phase"] or "unknown")
-
-
-def _not_served_since(log: dict[str, Any]) -> bool:
-    """Whether no request was answered after the fault, by the order of the log and by what was asked just now."""
-    requests = log["requests"]
-    if requests.get("answered_now"):
-        return False
-    answered = requests["last_ok_number"]
-    return answered is None or (bool(log["fatal"]) and log["fatal"]["last_number"] > answered)
 
 
 def _generate(evidence: Evidence, params: dict[str, Any], facts: dict[str, Any], errors: Errors) -> None:
@@ -803,7 +558,7 @@ def _whether_to_ask(params: dict[str, Any], facts: dict[str, Any]) -> tuple[bool
     wanted = params.get("generate") or "idle"
     if wanted == "never":
         return False, "not asked for"
-    if is_follower(facts):
+    if server_state.is_follower(facts):
         return False, "this host runs rank %s, which serves no API" % facts["node"]["rank"]
     if facts["state"] is None:
         return None, facts["why"]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible.module_utils.gpu_server import engines, gather
+from ansible.module_utils.gpu_server import engines, server_state
 from ansible.module_utils.gpu_server.log import log_reader
 from ansible.module_utils.gpu_server.log.log_lines import parse_lines
 
@@ -213,7 +213,7 @@ def test_spellings_of_the_decode_line(between: str) -> None:
 @pytest.mark.parametrize(("lines", "later"), [(ANSWERED + CRASHED, True), (CRASHED + ANSWERED, False), (CRASHED, True)])
 def test_a_fault_is_before_or_after_the_last_answer(lines: str, later: bool) -> None:
     found = _read_sglang(START + READY + lines)
-    assert gather._not_served_since(found) is later
+    assert server_state.not_served_since(found) is later
 
 
 def test_a_real_sglang_starts_serves_and_is_stopped() -> None:

@@ -34,6 +34,7 @@ from ansible.module_utils.gpu_server import (
     model_type,
     nccl,
     processes,
+    server_state,
     settings,
 )
 from host_evidence import Host
@@ -332,7 +333,7 @@ def test_a_request_that_was_answered_is_no_work(connections: int | None, busy: b
         "gpu": {"busy": None, "utilization": [], "unread": None},
         "port": {"port": 8000, "connections": connections},
     }
-    gather._judge_busy(facts)
+    server_state.judge_busy(facts)
     assert facts["busy"] is busy and facts["busy_because"].startswith(because)
 
 
