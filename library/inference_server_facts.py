@@ -100,6 +100,7 @@ from ansible.module_utils.gpu_host.evidence import fact_module
 from ansible.module_utils.gpu_host.evidence.errors import Errors
 from ansible.module_utils.gpu_host.evidence.interface import Evidence
 from ansible.module_utils.gpu_server.gather import gather
+from ansible.module_utils.gpu_server.nccl_job import ServerEvidence
 
 ARGUMENT_SPEC = {
     "unit": {"type": "str"},
@@ -129,4 +130,4 @@ def facts(evidence: Evidence, params: dict) -> dict:
 
 
 if __name__ == "__main__":
-    fact_module.run_module(ARGUMENT_SPEC, facts)
+    fact_module.run_module(ARGUMENT_SPEC, facts, lambda params: ServerEvidence(unanswered=params["unanswered"]))

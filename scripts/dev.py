@@ -75,6 +75,7 @@ def main() -> int:
     status = run_in(environment, commands[options.command])
     if options.command == "bench":
         status = run_in(environment, ["python", "benchmarks/mixed_fleet.py"]) or status
+        status = run_in(environment, ["python", "benchmarks/probe.py"]) or status
     return status
 
 

@@ -139,6 +139,7 @@ FACTS = [
     ("server", "gpu_server/gather.py", "gather"),
     ("probe (`p2p_facts`)", "gpu_host/p2p_probe.py", "gather"),
     ("probe.collective", "gpu_host/probe/all_reduce.py", "summarise_all_reduce"),
+    ("probe.engine_all_reduce", "gpu_host/probe/engine_all_reduce.py", "summarise_engine"),
     ("proxmox (`proxmox_facts`)", "gpu_host/proxmox.py", "gather"),
     ("proxmox.boot", "gpu_host/pve/node_boot.py", "gather"),
     ("proxmox.driver", "gpu_host/pve/node_driver.py", "read_driver"),

@@ -55,6 +55,7 @@ def record(model: HostModel) -> str:
         "note": model.note,
         "reconstructed": True,
     }
+    manifest["asks"] = list(bundle.ASKS)
     manifest["tool"] = "scripts/make_recorded_hosts.py"
     return bundle.dump_bundle(manifest, records)
 

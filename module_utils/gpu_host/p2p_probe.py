@@ -96,15 +96,15 @@ def gather(
     result["collective"] = _collective(evidence, params, result, errors)
     # A bundle is read for what it holds: the probe's options say that it was asked for.
     asked = bool(params.get("engine_all_reduce") or ((raw or {}).get("options") or {}).get("engine_all_reduce"))
-    result["engine_all_reduce"] = _engine_all_reduce(evidence, asked, result, errors)
+    result["engine_all_reduce"] = _engine_all_reduce(evidence, None if raw is None else asked, result, errors)
     if params.get("between_hosts") or _is_recorded_between(evidence, raw, restrict is not None):
         result["between_hosts"] = gather_between_hosts(evidence, errors)
     return result
 
 
 def _is_recorded_between(evidence: Evidence, raw: dict[str, Any] | None, live: bool) -> bool:
-    """Whether a recorded host was measured together with others: its bundle holds the result, or the probe's options say
-    so and it was lost."""
+    """Whether a recorded host was measured together with others: its bundle holds the result, or the probe's options
+    say so and it was lost."""
     if ((raw or {}).get("options") or {}).get("between_hosts"):
         return True
     return not live and evidence.run(between_hosts.BETWEEN_COMMAND).status not in (NOT_CAPTURED, ABSENT)
@@ -119,7 +119,8 @@ def gather_between_hosts(evidence: Evidence, errors: Errors) -> dict[str, Any]:
     if problems and found["verdict"] in ("ok", None):
         found = between_hosts.unread_facts()
     elif found["ran"] is None or (found["ran"] and found["verdict"] is None):
-        errors.add(answer.argv[0], found["reason"] or found["explanation"] or "does not say whether its values are right")
+        why = found["reason"] or found["explanation"] or "does not say whether its values are right"
+        errors.add(answer.argv[0], why)
     return found
 
 
@@ -139,8 +140,13 @@ def _why_no_all_reduce(result: dict[str, Any]) -> str | None:
     return None
 
 
-def _engine_all_reduce(evidence: Evidence, asked: bool, result: dict[str, Any], errors: Errors) -> dict[str, Any]:
-    """The engine's own all-reduce; after NCCL's, whose hang would be taken for its."""
+def _engine_all_reduce(
+    evidence: Evidence, asked: bool | None, result: dict[str, Any], errors: Errors
+) -> dict[str, Any]:
+    """The engine's own all-reduce; after NCCL's, whose hang would be taken for its. `asked` None: not known."""
+    if asked is None:
+        unknown = "whether it was asked for is not known: the probe's result cannot be read"
+        return {**engine_all_reduce.summarise_engine(None, unknown), "ran": None}
     reason = _why_no_all_reduce(result) if asked else engine_all_reduce.HINT
     arms = (result["collective"] or {}).get("arms") or {}
     if not reason and any((arm or {}).get("state") == "left_behind" for arm in arms.values()):
@@ -148,8 +154,6 @@ def _engine_all_reduce(evidence: Evidence, asked: bool, result: dict[str, Any], 
     if reason:
         return engine_all_reduce.summarise_engine(None, reason)
     answer = evidence.run(engine_all_reduce.ENGINE_COMMAND)
-    if answer.status == NOT_CAPTURED:
-        return engine_all_reduce.summarise_engine(None, engine_all_reduce.HINT)
     problems: list[tuple[tuple[str, ...], str]] = []
     raw = decode_result(answer, result_shape.ENGINE_ALL_REDUCE, problems, errors)
     if raw is None or not (raw.get("runs") or raw.get("reason")):

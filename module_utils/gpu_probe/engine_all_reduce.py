@@ -13,7 +13,7 @@ the rendezvous), ``sizes`` and ``most_bytes`` (to try), ``calls`` and ``replays`
     {"found": {"engine": "sglang", "version": "0.5.17", "kind": "CustomAllReduceV2", "used": true, "why_not": null,
                "largest_bytes": 16777216}}
     {"rank": 0, "size_bytes": 4096, "how": "eager", "wrong": 0, "first_wrong": null, "got": null, "wanted": null,
-     "calls": 48, "wrong_calls": 0, "seconds": 9.1e-06}
+     "calls": 48, "wrong_calls": 0, "seconds": null}
     {"failed": {"kind": "engine", "name": "ImportError", "text": "…"}}
 """
 
@@ -36,6 +36,7 @@ from typing import Any
 
 CALL_BYTES = 64 << 20  # in a row of calls at most
 GRAPH_CALLS = 4
+TIMED_REPLAYS = 25
 PERIOD = 8191
 EXIT_FAILED = 4
 MODULES = {
@@ -166,17 +167,18 @@ class Rank:
         self._torch.cuda.synchronize()
         got = [self._own.custom_all_reduce(given) for given, _ in pairs]
         self._wait(size)
-        self._tell(size, "eager", [wanted for _, wanted in pairs], got, self._time(size, pairs[0][0]))
+        self._tell(size, "eager", [wanted for _, wanted in pairs], got, None)
 
-    def _time(self, size: int, given: Any) -> float:
-        """Seconds of one call in a row of many."""
+    def _time(self, size: int, graph: Any) -> float:
+        """Seconds of one call in replays of a graph: from Python a call takes longer to launch than to do."""
         start, end = (self._torch.cuda.Event(enable_timing=True) for _ in range(2))
+        graph.replay()
         start.record()
-        for _ in range(20):
-            self._own.custom_all_reduce(given)
+        for _ in range(TIMED_REPLAYS):
+            graph.replay()
         end.record()
         self._wait(size)
-        return float(start.elapsed_time(end)) / 1e3 / 20
+        return float(start.elapsed_time(end)) / 1e3 / TIMED_REPLAYS / GRAPH_CALLS
 
     def _graph(self, size: int) -> None:
         """As in a captured decode step: some calls in one graph, replayed with other values each time."""
@@ -208,7 +210,8 @@ class Rank:
                     right += 1
                 else:
                     wrong.append((wanted, out.clone()))
-        self._tell(size, "graph", [one for one, _ in wrong], [one for _, one in wrong], None, right)
+        seconds = self._time(size, graph)
+        self._tell(size, "graph", [one for one, _ in wrong], [one for _, one in wrong], seconds, right)
 
     def _tell(
         self, size: int, how: str, wanted: list[Any], got: list[Any], seconds: float | None, right: int = 0

@@ -15,7 +15,10 @@ _OF_THE_PROBE = (
 )  # fmt: skip
 _OF_A_PAIR = ("path", "driver_status", "verdict", "failed_rung", "reason", "least_gb_s", "least_basis")
 _OF_CUDA = ("initialised", "result_name", "hung", "detail", "causes", "driver_version")
-_OF_THE_COLLECTIVE = ("ran", "reason", "verdict", "explanation", "gpus", "wrong", "pairs_without_p2p")
+_OF_THE_COLLECTIVE = (
+    "ran", "reason", "verdict", "explanation", "gpus", "wrong", "pairs_without_p2p", "library", "nccl", "diagnostics",
+)  # fmt: skip
+_OF_THE_ENGINE = ("ran", "reason", "engine", "version", "kind", "used", "why_not", "verdict", "needed", "explanation")
 _OF_A_FIGURE = ("median", "min", "max")
 
 
@@ -59,6 +62,7 @@ def digest_probe(probe: dict[str, Any]) -> dict[str, Any]:
     kept["all_at_once_gb_s"] = _median(parse_mapping(probe.get("all_at_once")).get("bandwidth_gb_s"))
     kept["devices"] = sorted(probe.get("devices") or {})
     kept["collective"] = _collective(probe.get("collective"))
+    kept["engine_all_reduce"] = _some(probe.get("engine_all_reduce"), _OF_THE_ENGINE)
     kept["methods"] = methods
     return kept
 

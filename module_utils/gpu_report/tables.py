@@ -255,23 +255,22 @@ def _figure_rows(measured: list[dict[str, Any]], group: str, methods: dict[str, 
 
 
 def build_all_reduce_table(facts: dict[str, Any]) -> Table | None:
-    """The all-reduce, size by size: with P2P as configured, and without it beside that."""
+    """The all-reduce, size by size: with P2P as configured, and without it and in one process beside that."""
     arms = ((facts.get("probe") or {}).get("collective") or {}).get("arms") or {}
-    configured, control = ((arms.get(name) or {}).get("sizes") or {} for name in ("configured", "p2p_disabled"))
+    titles = {"configured": "", "p2p_disabled": ", P2P off", "one_process": ", one process"}
+    shown = {
+        name: (arms.get(name) or {}).get("sizes") or {} for name in titles if name != "one_process" or name in arms
+    }
     rows = []
-    for size in sorted({*configured, *control}, key=int):
-        one, other = configured.get(size) or {}, control.get(size) or {}
-        wrong = ", ".join(format_fact(arm.get("wrong")) for arm in (one, other))
-        rows.append((_bytes(int(size)), *_all_reduce(one), *_all_reduce(other), wrong))
-    head = (
-        "Size",
-        "Time",
-        "Bus bandwidth",
-        "Time, P2P off",
-        "Bus bandwidth, P2P off",
-        "Wrong values (with, without P2P)",
-    )
-    return Table(head, rows, (1, 2, 3, 4, 5)) if rows else None
+    for size in sorted({size for sizes in shown.values() for size in sizes}, key=int):
+        found = [sizes.get(size) or {} for sizes in shown.values()]
+        wrong = ", ".join(format_fact(arm.get("wrong")) for arm in found)
+        rows.append((_bytes(int(size)), *(cell for arm in found for cell in _all_reduce(arm)), wrong))
+    head = ["Size"]
+    for name in shown:
+        head += ["Time" + titles[name], "Bus bandwidth" + titles[name]]
+    wrong = "Wrong values (with, without P2P%s)" % (", in one process" if "one_process" in shown else "")
+    return Table((*head, wrong), rows, tuple(range(1, len(head) + 1))) if rows else None
 
 
 def _all_reduce(figures: dict[str, Any]) -> tuple[str, ...]:
@@ -348,6 +347,21 @@ def _notes(probe: dict[str, Any], labels: dict[str, str]) -> Iterator[str]:
                 )
     elif all_reduce.get("reason"):
         yield "All-reduce: not run (%s)." % all_reduce["reason"]
+    own = probe.get("engine_all_reduce") or {}
+    if own.get("ran") and own.get("verdict"):
+        yield "The all-reduce of %s %s: %s." % (own.get("engine"), own.get("version"), _name_engine_verdict(own))
+    elif own.get("reason"):
+        yield "The engine's own all-reduce: not run (%s)." % own["reason"]
+
+
+def _name_engine_verdict(own: dict[str, Any]) -> str:
+    """'right (CustomAllReduceV2)', 'not used here: ...', 'needs --disable-custom-all-reduce: ...'."""
+    if own["verdict"] == "ok":
+        return "right (%s)" % own.get("kind")
+    if own["verdict"] == "not_used":
+        return "not used here: %s" % (own.get("why_not") or "no reason was given")
+    because = str(own.get("explanation") or str(own["verdict"]).replace("_", " "))
+    return "needs --disable-custom-all-reduce: %s" % because
 
 
 def list_faulty_pairs(facts: dict[str, Any]) -> list[str]:

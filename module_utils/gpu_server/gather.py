@@ -14,7 +14,7 @@ from ..gpu_host.evidence.errors import Errors
 from ..gpu_host.evidence.interface import ABSENT, NOT_CAPTURED, Evidence
 from ..gpu_host.evidence.sides import find_pieces, is_only_pieces
 from ..gpu_host.pcie import gpu_addresses
-from . import api, engines, gpu_load, installed, nccl, nccl_faults, ports, processes, settings, stall, units
+from . import api, engines, gpu_load, installed, nccl, nccl_faults, nccl_job, ports, processes, settings, stall, units
 from .engines import Engine
 from .engines.engine import IMPORTS
 from .log import log_reader, log_source
@@ -63,6 +63,7 @@ FACTS = (
     "p2p_cache_denies",
     "rank_outliers",
     "nccl",
+    "nccl_job",
     "nccl_known_faults",
 )
 
@@ -88,10 +89,10 @@ def _gather(evidence: Evidence, params: dict[str, Any], errors: Errors) -> dict[
     `[{rank, pid, name, state, cpu_s, threads, wait_channel, read_bytes, gpu}]`, `ranks_expected`, `compilers`, `locks`,
     `p2p_caches`. `gpu` (gpu_load.py), `port` (ports.py), `api` and `generation` (api.py; `ran` is None where the server
     could not be asked). `model`: the name by which requests ask for it, listed or else of the command line. `log`
-    (log_reader.py, with `kind`, `path`, `age_s`), `nccl` (nccl.py), `packages`, `differences` (settings.py), `stall`
-    (stall.py, only in the state stalled), `busy` (whether requests run) and `busy_because`, `moving`. What the checks
-    ask beyond that: `exposed`, `key_set`, `p2p_cache_denies`, `rank_outliers`, `fault`, `nccl_known_faults`
-    (nccl_faults.py).
+    (log_reader.py, with `kind`, `path`, `age_s`), `nccl` (nccl.py), `nccl_job` (nccl_job.py), `packages`, `differences`
+    (settings.py), `stall` (stall.py, only in the state stalled), `busy` (whether requests run) and `busy_because`,
+    `moving`. What the checks ask beyond that: `exposed`, `key_set`, `p2p_cache_denies`, `rank_outliers`, `fault`,
+    `nccl_known_faults` (nccl_faults.py).
     """
     for argv, limit in COMMANDS:
         evidence.start(argv, limit)
@@ -612,6 +613,7 @@ def _host_side(evidence: Evidence, params: dict[str, Any], facts: dict[str, Any]
     facts["differences"] = None
     facts["p2p_cache_denies"] = []
     facts["nccl_known_faults"] = None
+    facts["nccl_job"] = {"asked": False, "answered": False, "reason": "no server runs", "stuck": None, "errors": None}
     facts["rank_outliers"] = facts["gpu"]["outliers"]
     if params.get("light") or not process:
         facts["nccl"] = nccl.read_nccl(evidence, None, None, None, 1)
@@ -621,6 +623,9 @@ def _host_side(evidence: Evidence, params: dict[str, Any], facts: dict[str, Any]
         params.get("expected") or {}, process["settings"], environment, engine
     )
     facts["packages"] = installed.find_packages(evidence, process["arguments"], environment)
+    if process["pid"]:
+        version = _nccl_version(facts)
+        facts["nccl_job"] = nccl_job.read_nccl_job(evidence, environment, version, facts["ranks_expected"], errors)
     faults = nccl_faults.find_known_faults(_nccl_version(facts), _gpu_ids(evidence))
     read = facts["log"]["available"] is not None and not facts["log"]["gap"]
     facts["nccl_known_faults"] = faults if read else faults or None  # the rest of the log may name another release

@@ -43,7 +43,13 @@ class ActionModule(Facts):  # type: ignore[misc]
         if self._host not in self._hosts:
             raise AnsibleActionFail("%s is no host of the group %s" % (self._host, args["group"]))
         result["changed"] = False
-        steps = {"look": self._look, "first": self._first, "others": self._others, "fetch": self._fetch, "join": self._join}
+        steps = {
+            "look": self._look,
+            "first": self._first,
+            "others": self._others,
+            "fetch": self._fetch,
+            "join": self._join,
+        }
         result.update(steps[args["step"]]())
         return result
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ansible.module_utils.gpu_host import p2p_probe
+from ansible.module_utils.gpu_host.probe import nccl_library
 from ansible.module_utils.gpu_host.probe.all_reduce import COLLECTIVE_COMMAND
 from ansible.module_utils.gpu_host.probe.worker_run import PROBE_COMMAND
 
@@ -28,9 +29,7 @@ def install(model: HostModel, addresses: Sequence[str], nodes: Sequence[int]) ->
         p2p_probe.GPUS_COMMAND, "".join("%08X:%s, 4, 0, Disabled\n" % (0, address[5:].upper()) for address in addresses)
     )
     model.command(PROBE_COMMAND, json.dumps(measured(addresses, nodes), sort_keys=True), seconds=14.2)
-    model.command(
-        COLLECTIVE_COMMAND, json.dumps({"reason": "no Python with PyTorch was found; name the inference server's"})
-    )
+    model.command(COLLECTIVE_COMMAND, json.dumps({"reason": "no libnccl.so.2 was found: " + nccl_library.ADVICE}))
 
 
 def measured(addresses: Sequence[str], nodes: Sequence[int]) -> dict[str, Any]:

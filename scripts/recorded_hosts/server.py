@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import time
 
-from ansible.module_utils.gpu_server import gpu_load, installed, units
+from ansible.module_utils.gpu_server import gpu_load, installed, nccl_job, units
 from ansible.module_utils.gpu_server.gather import ZONE_COMMAND
 
 from .tree import BOOTED_AT, TAKEN_AT, HostModel
@@ -79,7 +79,23 @@ def install(model: HostModel, addresses: list[str]) -> None:
     model.file(
         "/root/.cache/sglang/gpu_p2p_access_cache_for_%s.json" % key, json.dumps(pairs), modified=STARTED_AT + 30
     )
+    for again in ((), ("again",)):  # a host that is asked a second time is one whose ranks differ
+        model.command((nccl_job.COMMAND, "localhost:28028", *again), _ras())
     _answers(model)
+
+
+def _ras() -> str:
+    """What NCCL says of a job that goes on (the form is that of 2.28.9)."""
+    head = "NCCL version 2.28.9 compiled with CUDA 13.0\nCUDA runtime version 13000, driver version 13000\n\n"
+    head += "Job summary\n===========\n\n  Nodes  Processes         GPUs  Processes     GPUs\n"
+    head += (
+        "(total)   per node  per process    (total)  (total)\n      1          8            1          8        8\n\n"
+    )
+    table = "Communicators... (0.00s)\n=============\n\n"
+    table += "Group     Comms     Nodes     Ranks     Ranks     Ranks    Status  Errors\n"
+    table += "    #  in group  per comm  per node  per comm  in group\n"
+    table += "    0         2         1         8         8         8   RUNNING      OK\n\n"
+    return head + table + "Errors\n======\n\nWarnings\n========\n\n"
 
 
 def _process(model: HostModel, pid: int, parent: int, *, name: str, words: str, cpu_s: float) -> None:

@@ -8,6 +8,7 @@ reads lines of ``{step, params, environment}`` from standard input and answers e
 from __future__ import annotations
 
 import contextlib
+import importlib
 import importlib.util
 import json
 import os
@@ -15,6 +16,7 @@ import shutil
 import subprocess
 import sys
 import time
+import types
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -30,6 +32,12 @@ def load_module() -> Any:
     import probe as benchmark  # type: ignore[import-not-found]
 
     benchmark.importable()
+    with contextlib.suppress(ImportError):
+        importlib.import_module("ansible.module_utils.basic")
+    if "ansible.module_utils.basic" not in sys.modules:  # Ansible itself is not installed; nothing here is run by it
+        stand_in: Any = types.ModuleType("ansible.module_utils.basic")
+        stand_in.AnsibleModule = None
+        sys.modules["ansible.module_utils.basic"] = stand_in
     spec = importlib.util.spec_from_file_location("between_hosts_module", ROOT / "library" / "between_hosts.py")
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)
@@ -94,7 +102,9 @@ def two_places(networks: int = 1) -> Iterator[list[Place]]:
                 for at, name in enumerate(names, start=1):
                     _ip("-n", name, "address", "add", "10.77.%d.%d/24" % (number, at), "dev", "eth%d" % number)
                     _ip("-n", name, "link", "set", "eth%d" % number, "up")
-            places = [Place(host, name, "10.77.0.%d" % at) for at, (host, name) in enumerate(zip(HOSTS, names), start=1)]
+            places = [
+                Place(host, name, "10.77.0.%d" % at) for at, (host, name) in enumerate(zip(HOSTS, names), start=1)
+            ]
         except (OSError, subprocess.CalledProcessError):
             places = [Place(host, None, "127.0.0.1") for host in HOSTS]
         yield places
@@ -129,9 +139,7 @@ def measure(
     if any(place.namespace is None for place in places):  # both are this machine
         for look in looks:
             look["way"].update(address="this machine")
-    hosts = [
-        {"host": place.host, "look": look, "lost": None, "own_probe": None} for place, look in zip(places, looks)
-    ]
+    hosts = [{"host": place.host, "look": look, "lost": None, "own_probe": None} for place, look in zip(places, looks)]
     plan = between.plan_run(hosts)
     plan["arms"] = plan["arms"][:arms]
     if sizes:

@@ -148,7 +148,9 @@ def test_a_play_that_is_killed_leaves_nothing(places: Any, library: Path, monkey
     module = two_hosts.load_module()
     gpu = {"nccl": {"path": str(library / "libnccl.so.2"), "owner": None}}
     plan = {"arms": [{"name": "configured", "environment": {"one": {}}}], "ranks": {"one": [0]}, "addresses": [A, B]}
-    order = module.between_hosts.make_order({**plan, "sizes": [SMALL]}, "one", gpu, {"STANDIN_NCCL_TCP": "1"}, None, "t")
+    order = module.between_hosts.make_order(
+        {**plan, "sizes": [SMALL]}, "one", gpu, {"STANDIN_NCCL_TCP": "1"}, None, "t"
+    )
     started = places[0].call("first", {"order": {**order, "limit_s": 1.5}})
     directory = Path(started["directory"])
     assert started["identifiers"]["configured"] and directory.is_dir()
@@ -187,7 +189,9 @@ def planned(**of_second: Any) -> dict[str, Any]:
 def test_ranks_go_through_the_hosts_in_their_order() -> None:
     plan = planned()
     assert plan["ranks"] == {"gpu1": [0, 1], "gpu2": [2, 3]} and plan["addresses"] == [A, B, A, B]
-    assert [arm["name"] for arm in plan["arms"]] == ["configured"] and plan["not_run"] is None and plan["problems"] == []
+    assert (
+        [arm["name"] for arm in plan["arms"]] == ["configured"] and plan["not_run"] is None and plan["problems"] == []
+    )
 
 
 @pytest.mark.parametrize(
@@ -207,10 +211,22 @@ def test_nothing_runs_beside_a_server_or_without_a_host(of_second: dict[str, Any
 @pytest.mark.parametrize(
     ("of_second", "says"),
     [
-        ({"nccl": {"path": "/usr/lib/libnccl.so.2", "version": "2.21.5"}}, "the versions of NCCL differ: 2.28.9 on gpu1"),
-        ({"nccl": {"path": None, "version": None, "reason": "none was found"}}, "gpu2: no NCCL can be loaded: none was"),
-        ({"way": {"address": None, "problem": "the name gpu1 is not known here: x"}}, "gpu2: the name gpu1 is not known"),
-        ({"way": {"address": "127.0.1.1", "problem": None, "interface": "lo"}}, "gpu2: the address of rank 0, 127.0.1.1, is"),
+        (
+            {"nccl": {"path": "/usr/lib/libnccl.so.2", "version": "2.21.5"}},
+            "the versions of NCCL differ: 2.28.9 on gpu1",
+        ),
+        (
+            {"nccl": {"path": None, "version": None, "reason": "none was found"}},
+            "gpu2: no NCCL can be loaded: none was",
+        ),
+        (
+            {"way": {"address": None, "problem": "the name gpu1 is not known here: x"}},
+            "gpu2: the name gpu1 is not known",
+        ),
+        (
+            {"way": {"address": "127.0.1.1", "problem": None, "interface": "lo"}},
+            "gpu2: the address of rank 0, 127.0.1.1, is",
+        ),
     ],
 )
 def test_what_keeps_hosts_from_meeting_is_told_before_anything_runs(of_second: dict[str, Any], says: str) -> None:
@@ -241,7 +257,9 @@ def test_controls_are_run_for_what_the_hosts_have() -> None:
     assert "gdr_off" not in [arm["name"] for arm in between_hosts.plan_run(hosts)["arms"]]
 
 
-@pytest.mark.parametrize(("speed", "largest"), [(1000, 16 << 20), (25000, 64 << 20), ("n/a", 64 << 20), (None, 64 << 20)])
+@pytest.mark.parametrize(
+    ("speed", "largest"), [(1000, 16 << 20), (25000, 64 << 20), ("n/a", 64 << 20), (None, 64 << 20)]
+)
 def test_a_slow_link_gets_smaller_sizes(speed: Any, largest: int) -> None:
     assert between_hosts.choose_sizes([look("10.0.0.1", speeds={"eth0": speed}), look("10.0.0.2")])[-1] == largest
 
@@ -252,7 +270,10 @@ def test_a_slow_link_gets_smaller_sizes(speed: Any, largest: int) -> None:
         (None, "its own probe did not run"),
         ({"attempted": False}, "its own probe did not run"),
         ({"attempted": True, "cuda": {"initialised": None}}, "CUDA does not initialise"),
-        ({"attempted": True, "cuda": {"initialised": True}, "all_delivered": False}, "P2P does not deliver on this host"),
+        (
+            {"attempted": True, "cuda": {"initialised": True}, "all_delivered": False},
+            "P2P does not deliver on this host",
+        ),
         ({"attempted": True, "cuda": {"initialised": True}, "hung_pairs": ["a->b"]}, "its own probe hung"),
         (
             {"attempted": True, "cuda": {"initialised": True}, "collective": {"verdict": "wrong_values"}},
@@ -295,7 +316,10 @@ def test_the_place_of_rank_0_is_read_from_its_identifier() -> None:
     assert host_network.parse_meeting_place(identifier(bytes(8), four)) == ("10.0.0.7", 41000)
     assert host_network.parse_meeting_place(identifier(b"\x11" * 8, six)) == ("fd00::7", 41000)
     assert host_network.parse_meeting_place(identifier(four)) == ("10.0.0.7", 41000)
-    assert host_network.parse_meeting_place(b"/standin".ljust(128, b"\0")) is None and host_network.parse_meeting_place(b"") is None
+    assert (
+        host_network.parse_meeting_place(b"/standin".ljust(128, b"\0")) is None
+        and host_network.parse_meeting_place(b"") is None
+    )
 
 
 # -- what it means
@@ -389,7 +413,14 @@ def test_a_library_that_does_not_load_says_nothing_of_the_network() -> None:
 
 
 def test_what_is_no_result_is_unknown() -> None:
-    for text in ("", "null", "[]", '{"hosts": 3}', '{"hosts": [{"ranks": 7}]}', '{"hosts": [], "arms": ["configured"]}'):
+    for text in (
+        "",
+        "null",
+        "[]",
+        '{"hosts": 3}',
+        '{"hosts": [{"ranks": 7}]}',
+        '{"hosts": [], "arms": ["configured"]}',
+    ):
         records = [{"run": list(between_hosts.BETWEEN_COMMAND), "status": "ok", "rc": 0, "stdout": text}]
         found = gather_between_hosts(bundle.BundleEvidence({}, records), Errors("probe"))
         assert (found["ran"], found["verdict"], found["missing"]) == (None, None, None), text

@@ -43,8 +43,8 @@ def test_an_engine_that_sums_right_needs_no_flag() -> None:
     # It takes all that was tried (1024 bytes): half of that and that are tried, too.
     assert found["largest_bytes"] == 1024 and set(found["sizes"]) == {"64", "256", "512", "1024"}
     for ways in found["sizes"].values():
-        assert ways["eager"]["calls"] == 2 * 5 and ways["eager"]["latency_us"] > 0
-        assert ways["graph"]["calls"] == 2 * 2 * 4 and ways["graph"]["wrong"] == 0
+        assert ways["eager"]["calls"] == 2 * 5 and ways["eager"]["wrong"] == 0
+        assert ways["graph"]["calls"] == 2 * 2 * 4 and ways["graph"]["wrong"] == 0 and ways["graph"]["latency_us"] > 0
 
 
 @pytest.mark.usefixtures("quick")

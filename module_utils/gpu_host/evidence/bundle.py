@@ -2,8 +2,8 @@
 
 The first line is the manifest::
 
-    {"bundle": 1, "host": "gpu1", "captured_at": 1790000000.0, "uid": 0, "tool": "…", "reconstructed": false, "note":
-    ""}
+    {"bundle": 1, "host": "gpu1", "captured_at": 1790000000.0, "uid": 0, "tool": "…", "reconstructed": false, "asks": [],
+     "note": ""}
 
 Every further line is one answer of the evidence interface::
 
@@ -31,6 +31,9 @@ from . import fetching, secrets
 from .interface import NOT_CAPTURED, OK, READ_LIMIT_BYTES, Entry, Evidence, Fetched, Listing, Outcome, Reading, Request
 
 FORMAT = 1
+# What captures ask for that those of former versions did not; a manifest names it, because a bundle that lacks the
+# answer is else one that was made before.
+ASKS = ("nccl_ras_status",)
 # What a bundle may hold. The largest that were captured have some thousand records and 10 MiB; one command's output is
 # cut at 16 MiB, which JSON can make six times as long.
 SIZE_LIMIT_BYTES = 256 * 1024 * 1024
@@ -251,6 +254,13 @@ def _read(pieces: Iterator[bytes], path: str) -> BundleEvidence:
         except (BundleError, KeyError, TypeError, ValueError, AttributeError) as error:
             raise BundleError("%s line %d: not an evidence record (%s)." % (path, number, error)) from error
     return bundle
+
+
+def was_asked(evidence: Evidence, question: str) -> bool:
+    """Whether a bundle is from a capture that asked `question` (of ASKS), so that an answer that it lacks was lost."""
+    manifest = getattr(evidence, "manifest", None) or getattr(evidence, "source_manifest", None) or {}
+    asks = manifest.get("asks")
+    return isinstance(asks, list) and question in asks
 
 
 def dump_bundle(manifest: dict[str, Any], records: Iterable[dict[str, Any]]) -> str:

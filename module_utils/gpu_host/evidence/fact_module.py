@@ -39,6 +39,7 @@ def build_result(
     found: dict[str, Any] = {"changed": False, "ansible_facts": {key: facts}}
     if recorder:
         manifest = {"host": socket.gethostname(), "captured_at": evidence.now(), "uid": os.getuid(), "tool": tool}
+        manifest["asks"] = list(bundles.ASKS)
         # Of a recorded host the bundle says when, where and by whom it was captured; here is only the controller.
         manifest = getattr(evidence, "manifest", manifest)
         found["bundle_text"] = bundles.dump_bundle(manifest, recorder.records)

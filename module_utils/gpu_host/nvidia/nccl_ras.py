@@ -26,9 +26,13 @@ def read_address(setting: str | None) -> tuple[str, int]:
     """Of NCCL_RAS_ADDR: `host:port`, `[address]:port`, `:port`; localhost:28028 where it is unset or no address."""
     match = re.fullmatch(r"(?P<host>\[[^\]]+\]|[^:]*):(?P<port>\d{1,5})", (setting or "").strip())
     if not match or not 0 < values.number_in_name(match["port"]) < 65536:
-        return "127.0.0.1", PORT
+        return "localhost", PORT
     host = match["host"].strip("[]")
-    return ("127.0.0.1" if re.fullmatch(r"localhost|[0.:]*", host) else host), values.number_in_name(match["port"])
+    return ("localhost" if re.fullmatch(r"[0.:]*", host) else host), values.number_in_name(match["port"])
+
+
+def format_address(host: str, port: int) -> str:
+    return ("[%s]:%d" if ":" in host else "%s:%d") % (host, port)
 
 
 def ask_status(host: str, port: int, limit_s: float = LIMIT_S) -> dict[str, Any]:
@@ -37,7 +41,7 @@ def ask_status(host: str, port: int, limit_s: float = LIMIT_S) -> dict[str, Any]
     absent: nobody listens there.
     """
     ends = time.monotonic() + limit_s
-    result: dict[str, Any] = {"address": "%s:%d" % (host, port), "status": "failed", "text": None, "reason": None}
+    result: dict[str, Any] = {"address": format_address(host, port), "status": "failed", "text": None, "reason": None}
     try:
         with socket.create_connection((host, port), timeout=min(3.0, limit_s)) as connection:
             said = _exchange(connection, b"CLIENT PROTOCOL 2\n", ends)

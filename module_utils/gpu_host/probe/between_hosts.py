@@ -10,7 +10,7 @@ from __future__ import annotations
 import secrets
 import statistics
 from collections.abc import Iterable, Sequence
-from typing import Any, Union
+from typing import Any
 
 from ..evidence import values
 from .all_reduce import NOT_BEGUN
@@ -77,18 +77,22 @@ def _find_problems(looks: dict[str, Facts]) -> list[str]:
             problems.append("%s: no NCCL can be loaded: %s" % (name, look["nccl"]["reason"]))
     versions = {name: look["nccl"]["version"] for name, look in looks.items() if look["nccl"]["version"]}
     if len(set(versions.values())) > 1:
-        told = ", ".join("%s on %s (%s)" % (version, name, looks[name]["nccl"]["path"]) for name, version in versions.items())
+        told = ", ".join(
+            "%s on %s (%s)" % (version, name, looks[name]["nccl"]["path"]) for name, version in versions.items()
+        )
         problems.append("the versions of NCCL differ: %s" % told)
     return problems
 
 
-def find_own_problem(probe: Union[Facts, None]) -> Union[str, None]:
+def find_own_problem(probe: Facts | None) -> str | None:
     """What in a host's own probe speaks against measuring it together with others; None where nothing does."""
     if not probe or not probe.get("attempted"):
         return "its own probe did not run"
     if (probe.get("cuda") or {}).get("initialised") is not True:
         return "CUDA does not initialise"
-    if probe.get("hung_pairs") or any((event or {}).get("kind") == "left_behind" for event in probe.get("events") or ()):
+    if probe.get("hung_pairs") or any(
+        (event or {}).get("kind") == "left_behind" for event in probe.get("events") or ()
+    ):
         return "its own probe hung"
     if probe.get("all_delivered") is False:
         return "P2P does not deliver on this host"
@@ -127,10 +131,7 @@ def find_shared_networks(addresses: dict[str, list[dict[str, str]]]) -> dict[str
     found: dict[str, dict[str, str]] = {}
     hosts = list(addresses)
     for row in addresses[hosts[0]] if hosts else ():
-        rows = [
-            next((one for one in addresses[host] if one["network"] == row["network"]), None)
-            for host in hosts
-        ]
+        rows = [next((one for one in addresses[host] if one["network"] == row["network"]), None) for host in hosts]
         there = [one for one in rows if one and not is_own_bridge(one["interface"])]
         if len(there) == len(hosts) and len({one["address"] for one in there}) == len(hosts):
             found[row["network"]] = {host: one["interface"] for host, one in zip(hosts, there)}
@@ -154,7 +155,7 @@ def choose_sizes(looks: Iterable[Facts]) -> list[int]:
 
 
 def make_order(
-    plan: Facts, host: str, look: Facts, environment: dict[str, str], identifiers: Union[Facts, None], token: str
+    plan: Facts, host: str, look: Facts, environment: dict[str, str], identifiers: Facts | None, token: str
 ) -> Facts:
     """What host_ranks.start_detached is to do on `host`. `identifiers`: of the arms, None on rank 0's host."""
     arms = [
@@ -195,7 +196,9 @@ def join_results(group: str, host: str, plan: Facts, said: dict[str, Facts]) -> 
         why = started.get("problem") or fetched.get("why")
         if plan["arms"] and not started.get("directory") and not why:
             why = str(started.get("msg") or "") or ("the host was lost" if started.get("unreachable") else None)
-            why = why or ("rank 0 did not begin" if number and not first.get("directory") else "its ranks were not started")
+            why = why or (
+                "rank 0 did not begin" if number and not first.get("directory") else "its ranks were not started"
+            )
         if number and first.get("problem"):
             why = None  # rank 0's own reason is enough
         nccl = look.get("nccl") or {}
@@ -253,7 +256,9 @@ def summarise_between(raw: Facts) -> Facts:
     """
     facts = {**empty_facts(""), "asked": True, "reason": raw.get("not_run")}
     hosts = [one for one in raw.get("hosts") or () if one]
-    facts.update(group=raw.get("group"), host=raw.get("host"), problems=[text for text in raw.get("problems") or () if text])
+    facts.update(
+        group=raw.get("group"), host=raw.get("host"), problems=[text for text in raw.get("problems") or () if text]
+    )
     facts.update(hosts=[one.get("host") for one in hosts], rank_count=sum(len(one.get("ranks") or ()) for one in hosts))
     if raw.get("not_run") or facts["problems"]:
         facts["reason"] = raw.get("not_run") or "; ".join(facts["problems"])
@@ -289,7 +294,9 @@ def _join_arm(name: str, hosts: Sequence[Facts]) -> Facts:
     bad = [state for state in states if state != "finished"]
     kinds = sorted({(part.get("network") or {}).get("kind") or "" for _one, part in parts} - {""})
     devices = {
-        str(one.get("host")): [device.get("name") for device in (part.get("network") or {}).get("devices") or () if device]
+        str(one.get("host")): [
+            device.get("name") for device in (part.get("network") or {}).get("devices") or () if device
+        ]
         for one, part in parts
     }
     world = sum(len(one.get("ranks") or ()) for one in hosts)
@@ -356,10 +363,12 @@ def _find_missing(hosts: Sequence[Facts]) -> list[str]:
 
 def _name_ranks(one: Facts) -> str:
     ranks = one.get("ranks") or []
-    return "rank %s" % ranks[0] if len(ranks) == 1 else "ranks %s to %s" % (ranks[0], ranks[-1]) if ranks else "its ranks"
+    return (
+        "rank %s" % ranks[0] if len(ranks) == 1 else "ranks %s to %s" % (ranks[0], ranks[-1]) if ranks else "its ranks"
+    )
 
 
-def _judge(facts: Facts, arm: Facts, hosts: Sequence[Facts], asked: Sequence[int]) -> tuple[Union[str, None], Union[str, None]]:
+def _judge(facts: Facts, arm: Facts, hosts: Sequence[Facts], asked: Sequence[int]) -> tuple[str | None, str | None]:
     """(the verdict, why)."""
     if facts["missing"]:
         return "no_connection", "; ".join(facts["missing"])
@@ -413,7 +422,7 @@ def _describe_network(facts: Facts, hosts: Sequence[Facts]) -> None:
     facts["link"] = _find_slowest_link(hosts)
 
 
-def _find_slowest_link(hosts: Sequence[Facts]) -> Union[Facts, None]:
+def _find_slowest_link(hosts: Sequence[Facts]) -> Facts | None:
     """``{gb_s, text}``: all bytes of a ring go through the links of each host once, so the slowest host is the limit."""
     found: list[Facts] = []
     for one in hosts:
@@ -434,7 +443,7 @@ def _find_slowest_link(hosts: Sequence[Facts]) -> Union[Facts, None]:
     return min(numbers, key=lambda one: float(one["gb_s"])) if numbers else None
 
 
-def _link_speed(kind: str, device: str, look: Facts) -> Union[float, str, None]:
+def _link_speed(kind: str, device: str, look: Facts) -> float | str | None:
     """Gbit/s, "n/a" where the kernel has none, None where it is not known."""
     if kind == "Socket":
         speed = (look.get("speeds") or {}).get(device)

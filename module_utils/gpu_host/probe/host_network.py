@@ -12,7 +12,7 @@ import os
 import re
 import socket
 import struct
-from typing import Any, Union
+from typing import Any
 
 from ..evidence import values
 
@@ -55,10 +55,10 @@ def list_addresses() -> list[dict[str, str]]:
     return rows
 
 
-def read_link_speeds() -> dict[str, Union[float, str, None]]:
+def read_link_speeds() -> dict[str, float | str | None]:
     """Megabits/s by interface, as the kernel has it of the card (/sys/class/net/*/speed); NOT_TOLD where the kernel says
     that it has none, None where it cannot be read."""
-    found: dict[str, Union[float, str, None]] = {}
+    found: dict[str, float | str | None] = {}
     for _number, name in socket.if_nameindex():
         try:
             with open("/sys/class/net/%s/speed" % name, encoding="ascii") as handle:
@@ -117,7 +117,7 @@ def find_way(address: str) -> dict[str, Any]:
     return way
 
 
-def parse_meeting_place(identifier: bytes) -> Union[tuple[str, int], None]:
+def parse_meeting_place(identifier: bytes) -> tuple[str, int] | None:
     """Where rank 0 waits for the others, from its ncclUniqueId; None where it has another form.
 
     Since NCCL 2.10 that is ``{uint64 magic; union {sockaddr_in; sockaddr_in6}}`` (src/include/bootstrap.h), before it
@@ -139,7 +139,10 @@ def parse_meeting_place(identifier: bytes) -> Union[tuple[str, int], None]:
 def explain_connect_error(error: OSError, where: str) -> str:
     """Why no connection came about, in words that say what to look at."""
     if isinstance(error, ConnectionRefusedError):
-        return "%s refused the connection: another machine or interface has that address here, or a firewall rejects" % where
+        return (
+            "%s refused the connection: another machine or interface has that address here, or a firewall rejects"
+            % where
+        )
     if isinstance(error, (socket.timeout, TimeoutError)):
         return "%s did not answer within %g s: a firewall drops it, or nothing has that address" % (
             where,

@@ -21,7 +21,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, Union
+from typing import Any
 
 from . import host_network
 from .rank_processes import KEPT_LINES, START_LIMIT_S, RankProcesses, read_messages, read_text
@@ -82,7 +82,7 @@ class HostArm(RankProcesses):
         }
         return [sys.executable, "-I", "-c", RANKS, self._packages], environment, options, {}
 
-    def read_identifier(self) -> Union[bytes, None]:
+    def read_identifier(self) -> bytes | None:
         """What rank 0 of this arm made; None before that."""
         try:
             with open(os.path.join(self.directory, "identifier"), "rb") as handle:
@@ -131,7 +131,7 @@ def parse_network(log: str) -> dict[str, Any]:
     `devices` those that channels use (eth0, mlx5_0:1); `disabled`: why there is no GPUDirect RDMA. All None and empty
     where no channel leaves the host.
     """
-    listed: dict[tuple[str, str], tuple[str, Union[str, None]]] = {}
+    listed: dict[tuple[str, str], tuple[str, str | None]] = {}
     for match in USING.finditer(log):
         for index, name, layer in DEVICE.findall(match["list"].partition("; OOB")[0]):
             # eth0:10.0.0.1 of a socket, mlx5_0:1 of an RDMA device, whose port is a part of its name
@@ -141,7 +141,11 @@ def parse_network(log: str) -> dict[str, Any]:
     used = sorted({(match["kind"], match["index"]) for match in channels})
     kinds = sorted({kind for kind, _index in used})
     devices = [
-        {"index": index, "name": listed.get((kind, index), (None, None))[0], "layer": listed.get((kind, index), (0, None))[1]}
+        {
+            "index": index,
+            "name": listed.get((kind, index), (None, None))[0],
+            "layer": listed.get((kind, index), (0, None))[1],
+        }
         for kind, index in used
     ]
     return {
@@ -158,7 +162,7 @@ class _Watch:
 
     def __init__(self, directory: str, limit_s: float) -> None:
         self._directory, self._ends = directory, time.monotonic() + limit_s
-        self.reason: Union[str, None] = None
+        self.reason: str | None = None
         self._arms: list[HostArm] = []
 
     def begin(self, arms: list[HostArm]) -> None:
@@ -173,7 +177,7 @@ class _Watch:
                 with contextlib.suppress(OSError):
                     os.killpg(process.pid, signal.SIGKILL)
 
-    def find_reason(self) -> Union[str, None]:
+    def find_reason(self) -> str | None:
         """Why the ranks are to end; None while they are wanted."""
         if self.reason is None:
             said = read_text(os.path.join(self._directory, STOP)).strip()
@@ -343,7 +347,7 @@ def _answer_guest(client: socket.socket, address: str, token: str) -> None:
         client.sendall(json.dumps({"token": token, "back": problem}).encode("utf-8"))
 
 
-def find_meeting_problem(address: str, port: int, token: str) -> Union[str, None]:
+def find_meeting_problem(address: str, port: int, token: str) -> str | None:
     """Why this host and rank 0's, whose NCCL waits at `address`, do not reach one another; None where they do.
 
     Asked of a listener of ours beside NCCL's, whose own would take a strange connection amiss.
@@ -377,7 +381,7 @@ def write_whole(directory: str, name: str, text: str) -> None:
         os.rename(path + ".new", path)
 
 
-def wait_for_file(directory: str, name: str, seconds: float, wanted: Callable[[], bool]) -> Union[str, None]:
+def wait_for_file(directory: str, name: str, seconds: float, wanted: Callable[[], bool]) -> str | None:
     """The content of a file of the detached process; None where it did not come while `wanted()`."""
     ends = time.monotonic() + seconds
     path = os.path.join(directory, name)

@@ -10,6 +10,7 @@ import statistics
 from typing import Any
 
 from ...gpu_host.evidence import values
+from ...gpu_host.nvidia import nccl_log
 from .. import engines
 from ..engines import Engine
 from ..engines.engine import UVICORN_REQUEST
@@ -61,6 +62,8 @@ def read_log(
     last_line_at, decode, faults, fatal, nccl, requests, kv_tokens, context_length, stopping}``. `stopping`: the line by
     which a server that was ready says that it was told to stop.
 
+    `nccl.diagnostics`: lines of NCCL's own diagnostics that report something (NCCL_RUN_DIAGNOSTICS, 2.31 and newer);
+    None where the log has none of them.
     `nccl.gdr`: GPUDirect RDMA, ``{enabled: {device: how}, disabled: [device], too_far: [text], channels, without,
     through, used}``: channels over the network, how many of them without it, what those go `through` (IB, Socket), and
     whether it is `used` (None where no channel goes over a network).
@@ -125,6 +128,7 @@ class _State:
         self._oom: dict[str, Any] | None = None  # the gpu and the other processes on it that a message names
         self._general: set[str] = set()  # kinds that say that something failed, not what
         self._nccl: dict[str, Any] = {"version": None, "transports": {}, "environment": {}, "p2p_disabled_pairs": []}
+        self._nccl["diagnostics"] = None
         self._channels: dict[str, set[str]] = {}
         self._gdr: dict[str, Any] = {
             "enabled": {},
@@ -278,6 +282,11 @@ class _State:
     def _take_nccl(self, text: str) -> None:
         if match := _NCCL_VERSION.search(text):
             self._nccl["version"] = match[1] or match[2]
+        told = nccl_log.find_diagnostics(text)
+        if told is not None:
+            self._nccl["diagnostics"] = self._nccl["diagnostics"] or []
+            for line in told:
+                _add_new(self._nccl["diagnostics"], line)
         if match := _CHANNEL.search(text):
             self._channels.setdefault(_transport(match[5]), set()).add("%s->%s" % (match[1], match[3]))
         if "GPU Direct RDMA" in text or "via NET/" in text:
