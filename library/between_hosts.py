@@ -1,5 +1,6 @@
 #!/usr/bin/python
-"""The between_hosts module: what one host does of an all-reduce over several; plugins/action/between_hosts.py joins them."""
+"""The between_hosts module: what one host does of an all-reduce over several; plugins/action/between_hosts.py joins
+them."""
 
 from __future__ import annotations
 
@@ -7,12 +8,12 @@ DOCUMENTATION = r"""
 module: between_hosts
 short_description: Run a checked all-reduce by NCCL over the GPUs of several hosts
 description:
-  - Each host looks first (idle GPUs, the version of NCCL, the way to rank 0, its networks), then rank 0's host starts its
-    ranks, then the others start theirs with the identifiers that rank 0 made, then the results are fetched and put
+  - Each host looks first (idle GPUs, the version of NCCL, the way to rank 0, its networks), then rank 0's host starts
+    its ranks, then the others start theirs with the identifiers that rank 0 made, then the results are fetched and put
     together. C(playbooks/tasks/between_hosts.yml) calls the steps in this order on all hosts of a group.
   - The ranks run detached, end by themselves after a limit, and leave nothing behind.
-  - Nothing is run where a GPU of one of the hosts works, where a host of the group is missing, or where a host's own probe
-    did not run or found a fault.
+  - Nothing is run where a GPU of one of the hosts works, where a host of the group is missing, or where a host's own
+    probe did not run or found a fault.
 options:
   step:
     description: The step.

@@ -127,7 +127,8 @@ class ActionModule(Facts):  # type: ignore[misc]
         return answer
 
     def _fetch(self) -> dict[str, Any]:
-        """Follow this host's ranks to their end. Where a host did not start, those that wait for it are told to stop."""
+        """Follow this host's ranks to their end. Where a host did not start, those that wait for it are told to
+        stop."""
         own = self._said(self._host, FIRST if self._host == self._hosts[0] else OTHERS)
         directory = own.get("directory")
         if not directory:

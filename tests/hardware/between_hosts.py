@@ -1,8 +1,8 @@
 """An all-reduce between two "hosts" of one machine, by the code of the module on both sides and without Ansible.
 
-Each host is a network namespace with one end of a veth pair; where namespaces cannot be made (no root, no `ip`), both are
-this machine's own network. NCCL_HOSTID makes NCCL take them for two machines. `python3 between_hosts.py` is one side: it
-reads lines of ``{step, params, environment}`` from standard input and answers each with what the step returns.
+Each host is a network namespace with one end of a veth pair; where namespaces cannot be made (no root, no `ip`), both
+are this machine's own network. NCCL_HOSTID makes NCCL take them for two machines. `python3 between_hosts.py` is one
+side: it reads lines of ``{step, params, environment}`` from standard input and answers each with what the step returns.
 """
 
 from __future__ import annotations
@@ -126,8 +126,8 @@ def measure(
     limits: dict[str, float] | None = None,
     arms: int | None = None,
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """(the raw result as the first host's bundle holds it, the looks). `more`: environment by host; `absent`: the second
-    host never starts its ranks; `arms`: only so many."""
+    """(the raw result as the first host's bundle holds it, the looks). `more`: environment by host; `absent`: the
+    second host never starts its ranks; `arms`: only so many."""
     module = load_module()
     between, ranks = module.between_hosts, module.host_ranks
     own = {place.host: {"NCCL_HOSTID": place.host, **(more or {}).get(place.host, {})} for place in places}
@@ -156,29 +156,28 @@ def measure(
             params = {"order": order, "address": places[0].address, "meeting": {"port": first.get("port")}}
             if not number or not (absent or first["problem"]):
                 said[place.host]["started"] = place.call("others" if number else "first", params)
-        for one in said.values():
-            one["fetched"] = fetch(ranks, one["started"].get("directory"), stop=not all(
-                other["started"].get("directory") for other in said.values()
-            ))  # fmt: skip
+        fetch_all(ranks, said)
     return between.join_results("pair", places[0].host, plan, said), looks
 
 
-def fetch(ranks: Any, directory: str | None, stop: bool) -> dict[str, Any]:
-    """What the action does: look until the ranks have ended, then remove what they left."""
-    if directory is None:
-        return {"result": None}
-    if stop:
-        ranks.write_whole(directory, ranks.STOP, "not all hosts came")
+def fetch_all(ranks: Any, said: dict[str, dict[str, Any]]) -> None:
+    """What the action does on all hosts at the same time: look until the ranks end, then remove what they left."""
+    directories = {host: one["started"].get("directory") for host, one in said.items()}
+    there = [directory for directory in directories.values() if directory]
+    if len(there) < len(directories):
+        for directory in there:
+            ranks.write_whole(directory, ranks.STOP, "not all hosts came")
     ends = time.monotonic() + RESULT_SECONDS
-    while not os.path.exists(os.path.join(directory, ranks.RESULT)) and time.monotonic() < ends:
-        ranks.write_whole(directory, ranks.ALIVE, "")
+    while not all(os.path.exists(os.path.join(one, ranks.RESULT)) for one in there) and time.monotonic() < ends:
+        for directory in there:
+            ranks.write_whole(directory, ranks.ALIVE, "")
         time.sleep(0.1)
-    try:
-        text = Path(directory, ranks.RESULT).read_text()
-    except OSError:
-        text = "null"
-    shutil.rmtree(directory, ignore_errors=True)
-    return {"result": json.loads(text)}
+    for host, directory in directories.items():
+        said[host]["fetched"] = {"result": None}
+        if directory:
+            with contextlib.suppress(OSError):
+                said[host]["fetched"] = {"result": json.loads(Path(directory, ranks.RESULT).read_text())}
+            shutil.rmtree(directory, ignore_errors=True)
 
 
 if __name__ == "__main__":

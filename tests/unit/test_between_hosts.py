@@ -33,7 +33,7 @@ LIMITS = {"join_limit_s": 4.0, "step_limit_s": 2.0, "arm_limit_s": 12.0, "limit_
 
 
 # -- for real, between two network namespaces
-# -----------------------------------------------------------------------------------------------------------------------
+# ----------------------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -162,15 +162,15 @@ def test_a_play_that_is_killed_leaves_nothing(places: Any, library: Path, monkey
 
 
 # -- what is run
-# ------------------------------------------------------------------------------------------------------------------------
+# ----------------------------------------------------------------------------------------------------------------------
 
 
 def look(address: str, **more: Any) -> dict[str, Any]:
     rows = [{"interface": "eth0", "address": address, "network": "10.0.0.0/24"}]
     found = {
-        "gpus": [A, B], "busy": None, "nccl": {"path": "/opt/libnccl.so.2", "owner": None, "version": "2.28.9", "reason": None},
-        "way": {"address": "10.0.0.1", "source": address, "interface": "eth0", "problem": None}, "addresses": rows,
-        "speeds": {"eth0": 25000}, "rdma": [],
+        "gpus": [A, B], "busy": None, "nccl": {"path": "/opt/libnccl.so.2", "owner": None, "version": "2.28.9",
+        "reason": None}, "way": {"address": "10.0.0.1", "source": address, "interface": "eth0", "problem": None},
+        "addresses": rows, "speeds": {"eth0": 25000}, "rdma": [],
     }  # fmt: skip
     return {**found, **more}
 

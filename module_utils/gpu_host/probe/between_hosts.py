@@ -1,8 +1,8 @@
 """A checked all-reduce over all GPUs of the hosts that serve one model together: what is run, and what it means.
 
 Arms: ``configured``, over the network that NCCL chooses; and controls, each where the hosts have what it is about:
-``gdr_off`` and ``ib_disabled`` (RDMA ports), ``network N`` (TCP over one of several networks that the hosts share). How the
-ranks of a host are run stands in host_ranks.py. Everything here is pure.
+``gdr_off`` and ``ib_disabled`` (RDMA ports), ``network N`` (TCP over one of several networks that the hosts share). How
+the ranks of a host are run stands in host_ranks.py. Everything here is pure.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ HINT = "it was not asked for (-e probe_between_hosts=true)"
 CONFIGURED = "configured"
 NETWORKS_AT_MOST = 2  # that get a control of their own
 CLEARLY_FASTER = 1.15
-# Below this share of what the slowest host's links carry, something is wrong: NCCL reaches 0.8 and more of an RDMA port and
-# of 10 Gbit/s Ethernet, and some 0.4 of 100 Gbit/s by TCP, where a processor core is the limit of a connection.
+# Below this share of what the slowest host's links carry, something is wrong: NCCL reaches 0.8 and more of an RDMA port
+# and of 10 Gbit/s Ethernet, and some 0.4 of 100 Gbit/s by TCP, where a processor core is the limit of a connection.
 LEAST_SHARE = 0.25
 SMALL, MIDDLE, LARGE, VERY_LARGE = 12 * 1024, 1 << 20, 64 << 20, 256 << 20
 _JOINING = ("ncclCommInitRank", "wait for rank 0", "ncclGetUniqueId")
@@ -37,10 +37,10 @@ Facts = dict[str, Any]
 def plan_run(hosts: Sequence[Facts]) -> Facts:
     """What the hosts can run together: ``{not_run, problems, ranks, addresses, arms, sizes}``.
 
-    `hosts`, in the order of their ranks: ``{host, look, lost, own_probe}``; `look` None where the host was not looked at,
-    with the reason in `lost`; `own_probe` says what speaks against the host's own probe. `not_run`: what forbids to run
-    anything (a GPU that works, a host that is not here). `problems`: what keeps these hosts from meeting, a sentence each.
-    `ranks`: by host; `arms`: ``[{name, environment: by host}]``, none where nothing is to be run.
+    `hosts`, in the order of their ranks: ``{host, look, lost, own_probe}``; `look` None where the host was not looked
+    at, with the reason in `lost`; `own_probe` says what speaks against the host's own probe. `not_run`: what forbids to
+    run anything (a GPU that works, a host that is not here). `problems`: what keeps these hosts from meeting, a
+    sentence each. `ranks`: by host; `arms`: ``[{name, environment: by host}]``, none where nothing is to be run.
     """
     plan: Facts = {"not_run": None, "problems": [], "ranks": {}, "addresses": [], "arms": [], "sizes": []}
     if len(hosts) < 2:
@@ -185,8 +185,8 @@ def make_order(
 def join_results(group: str, host: str, plan: Facts, said: dict[str, Facts]) -> Facts:
     """What a bundle of `host` holds, from what each host of the group said, in the order of their ranks:
 
-    ``{host: {look, started, fetched}}``; `started`: what the step that starts its ranks returned, `fetched` their result;
-    each {} where the host did not come so far.
+    ``{host: {look, started, fetched}}``; `started`: what the step that starts its ranks returned, `fetched` their
+    result; each {} where the host did not come so far.
     """
     raw: Facts = {"group": group, "host": host, **{name: plan[name] for name in ("not_run", "problems", "sizes")}}
     first = next(iter(said.values()))["started"]
@@ -240,17 +240,17 @@ def unread_facts() -> Facts:
 def summarise_between(raw: Facts) -> Facts:
     """`raw`, which playbooks/tasks/between_hosts.yml puts together, as facts.
 
-    ``{asked, ran, reason, group, host, hosts, rank_count, nccl, seconds, problems, verdict, explanation, missing, wrong,
-    network, gdr, rdma_everywhere, link, bus_bandwidth_gb_s, share_of_link, slow, faster_controls, arms}``.
+    ``{asked, ran, reason, group, host, hosts, rank_count, nccl, seconds, problems, verdict, explanation, missing,
+    wrong, network, gdr, rdma_everywhere, link, bus_bandwidth_gb_s, share_of_link, slow, faster_controls, arms}``.
 
     - ``problems``: what keeps the hosts from meeting, found before anything was run (versions, routes, no NCCL)
     - ``verdict``: ok | wrong_values | no_connection | hangs | fails | None (not known; not run)
     - ``missing``: ranks that did not come, each with its host and why
     - ``network``: of this host ``{kind, devices: [names], channels, gdr_channels, disabled}``; ``gdr``: whether every
       channel between hosts goes through GPUDirect RDMA; ``rdma_everywhere``: every host has an active RDMA port
-    - ``link``: ``{gb_s, text}``, what the slowest host's links in use carry, gb_s "n/a" where the kernel has no speed of
-      one; ``bus_bandwidth_gb_s``: ``{median, min, max, size_bytes}`` of the largest size; ``share_of_link`` of the two;
-      ``slow``: a sentence where that is less than `LEAST_SHARE`
+    - ``link``: ``{gb_s, text}``, what the slowest host's links in use carry, gb_s "n/a" where the kernel has no speed
+      of one; ``bus_bandwidth_gb_s``: ``{median, min, max, size_bytes}`` of the largest size; ``share_of_link`` of the
+      two; ``slow``: a sentence where that is less than `LEAST_SHARE`
     - ``faster_controls``: sentences on arms that are clearly faster than what NCCL chose
     - ``arms``: ``{state, detail, network: kinds, devices, sizes: {bytes: {wrong, bus_bandwidth_gb_s, latency_us}}}``
     """
@@ -301,8 +301,9 @@ def _join_arm(name: str, hosts: Sequence[Facts]) -> Facts:
     }
     world = sum(len(one.get("ranks") or ()) for one in hosts)
     sizes, wrong = _join_sizes(parts, world)
+    state = next((one for one in ("failed", "hung", "left_behind") if one in bad), None) if bad else "finished"
     return {
-        "state": "finished" if not bad else next((state for state in ("failed", "hung", "left_behind") if state in bad), None),
+        "state": state,
         "detail": "; ".join(details) or None,
         "network": "+".join(kinds) or None,
         "devices": devices,
@@ -313,7 +314,8 @@ def _join_arm(name: str, hosts: Sequence[Facts]) -> Facts:
 
 
 def _join_sizes(parts: Sequence[tuple[Facts, Facts]], world: int) -> tuple[Facts, list[str]]:
-    """(by bytes ``{wrong, ranks, latency_us, bus_bandwidth_gb_s}``, sentences on wrong values). The slowest rank counts."""
+    """(by bytes ``{wrong, ranks, latency_us, bus_bandwidth_gb_s}``, sentences on wrong values). The slowest rank
+    counts."""
     sizes: Facts = {}
     wrong = []
     for one, part in parts:
@@ -423,7 +425,8 @@ def _describe_network(facts: Facts, hosts: Sequence[Facts]) -> None:
 
 
 def _find_slowest_link(hosts: Sequence[Facts]) -> Facts | None:
-    """``{gb_s, text}``: all bytes of a ring go through the links of each host once, so the slowest host is the limit."""
+    """``{gb_s, text}``: all bytes of a ring go through the links of each host once, so the slowest host is the
+    limit."""
     found: list[Facts] = []
     for one in hosts:
         network, look = _arm_of(one, CONFIGURED).get("network") or {}, one.get("look") or {}

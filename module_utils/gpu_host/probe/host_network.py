@@ -1,4 +1,4 @@
-"""The networks of a host as NCCL may choose among them: addresses, how fast each link is, RDMA ports, the way to rank 0.
+"""The networks of a host as NCCL may choose among them: addresses, speeds of links, RDMA ports, the way to rank 0.
 
 Read in the host's own network namespace by what every Linux has: ioctl, /proc/net and /sys/class.
 """
@@ -56,8 +56,8 @@ def list_addresses() -> list[dict[str, str]]:
 
 
 def read_link_speeds() -> dict[str, float | str | None]:
-    """Megabits/s by interface, as the kernel has it of the card (/sys/class/net/*/speed); NOT_TOLD where the kernel says
-    that it has none, None where it cannot be read."""
+    """Megabits/s by interface, as the kernel has it of the card (/sys/class/net/*/speed); NOT_TOLD where the kernel
+    says that it has none, None where it cannot be read."""
     found: dict[str, float | str | None] = {}
     for _number, name in socket.if_nameindex():
         try:

@@ -1,9 +1,9 @@
 """This host's ranks of an all-reduce over several hosts, run detached from whoever started them.
 
 The connection that starts them ends, and rank 0 has to be there when the others come. So a process of its own keeps
-the ranks of all arms, and a directory holds what it tells: `first.json` (of rank 0's host: the identifiers, and the port
-at which it says whether hosts reach one another), `progress`, and at the end `result.json`. It ends by itself: after its
-limit, where nobody looks any more (`alive`), or where a file `stop` says why. Then nothing of it is left.
+the ranks of all arms, and a directory holds what it tells: `first.json` (of rank 0's host: the identifiers, and the
+port at which it says whether hosts reach one another), `progress`, and at the end `result.json`. It ends by itself:
+after its limit, where nobody looks any more (`alive`), or where a file `stop` says why. Then nothing of it is left.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ JOIN_LIMIT_S = 45.0  # until every rank of every host has come
 TOGETHER_S = 6.0  # how long the first arm waits for the others, whose start would disturb it
 LIMIT_S = 300.0
 ALONE_S = 100.0  # without a look
+FIRST_LOOK_S = 300.0  # until the first look, which waits where a run has more hosts than forks
 LOOK_S = 0.2
 RANKS = "import sys; sys.path.insert(0, sys.argv[1]); from gpu_probe.collective import main; main()"
 # NET/Socket : Using [0]eth0:10.0.0.1<0> [1]eth1:10.0.1.1<0>   NET/IB : Using [0]mlx5_0:1/IB [RO]; OOB eth0:10.0.0.1<0>
@@ -99,9 +100,9 @@ class HostArm(RankProcesses):
         )
 
     def measure(self) -> dict[str, Any]:
-        """``{state, detail, failure, waiting, ready, nccl, sizes, network, warnings, errors}``: what `RankProcesses.wait`
-        gives and what the ranks of this host wrote. `sizes`: the messages of `gpu_probe/collective.py`, one for each
-        rank and size."""
+        """``{state, detail, failure, waiting, ready, nccl, sizes, network, warnings, errors}``: what
+        `RankProcesses.wait` gives and what the ranks of this host wrote. `sizes`: the messages of
+        `gpu_probe/collective.py`, one for each rank and size."""
         self.begin()
         result = self.wait(time.monotonic() + (self._order.get("arm_limit_s") or ARM_LIMIT_S))
         names = ("state", "detail", "failure", "waiting")
@@ -205,8 +206,10 @@ def start_detached(order: dict[str, Any]) -> str:
     first, token}``; of rank 0's host (`first`) the arms have no identifier yet.
     """
     directory = tempfile.mkdtemp(prefix="gpu-host-between-")
-    os.chmod(directory, 0o711)  # the ranks may be another user's, and each arm has a directory of its own in it
+    os.chmod(directory, 0o711)  # noqa: S103  the ranks may be another user's, and each arm has a directory of its own in it
     write_whole(directory, ALIVE, "")
+    first_look = time.time() + FIRST_LOOK_S - ALONE_S
+    os.utime(os.path.join(directory, ALIVE), (first_look, first_look))
     packages = _keep_packages(directory)
     child = os.fork()
     if child:
@@ -298,7 +301,7 @@ def _wait_for_arms(directory: str, arms: list[HostArm], watch: _Watch) -> None:
 
 
 # -- whether hosts reach one another
-# -----------------------------------------------------------------------------------------------------------------------
+# ----------------------------------------------------------------------------------------------------------------------
 
 
 def _invite(directory: str, order: dict[str, Any], arms: list[HostArm], watch: _Watch) -> None:
