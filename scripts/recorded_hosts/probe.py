@@ -22,13 +22,16 @@ BUFFER_MIB = 256
 NEAR, FAR, STAGED = (55.4, 0.94), (45.2, 1.31), (32.6, 13.7)
 
 
-def install(model: HostModel, addresses: Sequence[str], nodes: Sequence[int]) -> None:
-    """The answers of the idle gate and of the probe. `nodes`: the NUMA node of each card."""
+def install(model: HostModel, addresses: Sequence[str], nodes: Sequence[int], **options: bool) -> None:
+    """The answers of the idle gate and of the probe. `nodes`: the NUMA node of each card; `options`: more of the
+    probe's."""
     model.command(p2p_probe.APPS_COMMAND, "")
     model.command(
         p2p_probe.GPUS_COMMAND, "".join("%08X:%s, 4, 0, Disabled\n" % (0, address[5:].upper()) for address in addresses)
     )
-    model.command(PROBE_COMMAND, json.dumps(measured(addresses, nodes), sort_keys=True), seconds=14.2)
+    raw = measured(addresses, nodes)
+    raw["options"].update(options)
+    model.command(PROBE_COMMAND, json.dumps(raw, sort_keys=True), seconds=14.2)
     model.command(COLLECTIVE_COMMAND, json.dumps({"reason": "no libnccl.so.2 was found: " + nccl_library.ADVICE}))
 
 
