@@ -227,6 +227,7 @@ def empty_facts(reason: str) -> Facts:
     """The facts of a host on which it was not run, and why."""
     names = ("group", "host", "nccl", "seconds", "verdict", "explanation", "network", "link", "bus_bandwidth_gb_s")
     result: Facts = {"asked": False, "ran": False, "reason": reason, **dict.fromkeys((*names, "share_of_link"))}
+    result.update(connected=None, completed=None)
     result.update(hosts=[], rank_count=None, problems=[], missing=[], wrong=[], slow=[], faster_controls=[], arms={})
     return {**result, "rdma_everywhere": False, "gdr": None}
 
@@ -240,11 +241,14 @@ def unread_facts() -> Facts:
 def summarise_between(raw: Facts) -> Facts:
     """`raw`, which playbooks/tasks/between_hosts.yml puts together, as facts.
 
-    ``{asked, ran, reason, group, host, hosts, rank_count, nccl, seconds, problems, verdict, explanation, missing,
-    wrong, network, gdr, rdma_everywhere, link, bus_bandwidth_gb_s, share_of_link, slow, faster_controls, arms}``.
+    ``{asked, ran, reason, group, host, hosts, rank_count, nccl, seconds, problems, verdict, explanation, connected,
+    completed, missing, wrong, network, gdr, rdma_everywhere, link, bus_bandwidth_gb_s, share_of_link, slow,
+    faster_controls, arms}``.
 
     - ``problems``: what keeps the hosts from meeting, found before anything was run (versions, routes, no NCCL)
     - ``verdict``: ok | wrong_values | no_connection | hangs | fails | None (not known; not run)
+    - ``connected``: every rank came; ``completed``: every rank came to the end of the arm `configured`, whatever its
+      values
     - ``missing``: ranks that did not come, each with its host and why
     - ``network``: of this host ``{kind, devices: [names], channels, gdr_channels, disabled}``; ``gdr``: whether every
       channel between hosts goes through GPUDirect RDMA; ``rdma_everywhere``: every host has an active RDMA port
@@ -277,6 +281,8 @@ def summarise_between(raw: Facts) -> Facts:
     facts["verdict"], facts["explanation"] = _judge(facts, configured, hosts, raw.get("sizes") or ())
     if facts["verdict"] == "not_begun":
         return {**facts, "ran": None, "verdict": None, "reason": facts["explanation"]}
+    facts["connected"] = facts["verdict"] != "no_connection"
+    facts["completed"] = configured["state"] == "finished" and not facts["missing"]
     _describe_network(facts, hosts)
     _compare_speeds(facts, configured)
     return facts
@@ -464,7 +470,7 @@ def _link_speed(kind: str, device: str, look: Facts) -> float | str | None:
 def _compare_speeds(facts: Facts, configured: Facts) -> None:
     """The bandwidth against the links, and the controls against what NCCL chose."""
     measured = {int(size): entry["bus_bandwidth_gb_s"] for size, entry in configured["sizes"].items()}
-    if not measured or facts["verdict"] != "ok":
+    if not measured or not facts["completed"]:
         facts.update(slow=None, faster_controls=None)
         return
     size = max(measured)
