@@ -37,6 +37,12 @@ options:
     description: The environment of the ranks, such as the server's NCCL_ variables.
     type: dict
     default: {}
+  sizes:
+    description:
+      - Bytes of the all-reduces, multiples of four; without it, three or four that suit the slowest link.
+    type: list
+    elements: int
+    default: []
   order:
     description: What the ranks of this host are to do. The action fills it in.
     type: dict
@@ -124,6 +130,7 @@ ARGUMENT_SPEC = {
     "python": {"type": "path"},
     "nccl_library": {"type": "path"},
     "environment": {"type": "dict", "default": {}},
+    "sizes": {"type": "list", "elements": "int", "default": []},
     "order": {"type": "dict"},
     "meeting": {"type": "dict"},
 }

@@ -216,6 +216,11 @@ def _empty() -> dict[str, Any]:
     return result
 
 
+def make_unasked(reason: str) -> dict[str, Any]:
+    """The facts of a host whose probe was not to run, and why."""
+    return {**_empty(), "skipped_reason": reason, "errors": [], "unread": []}
+
+
 def check_idle(evidence: Evidence, errors: Errors) -> dict[str, Any]:
     """Whether anything works on the GPUs: ``{busy, reason, processes, gpus}``.
 

@@ -30,6 +30,7 @@ ARGUMENT_SPEC = {
     "python": {"type": "path"},
     "nccl_library": {"type": "path"},
     "environment": {"type": "dict", "default": {}},
+    "sizes": {"type": "list", "elements": "int", "default": []},
 }
 
 
@@ -82,6 +83,7 @@ class ActionModule(Facts):  # type: ignore[misc]
                 }
             )
         plan: dict[str, Any] = between_hosts.plan_run(hosts)
+        plan["sizes"] = self._args["sizes"] or plan["sizes"]
         return plan
 
     def _order(self, plan: dict[str, Any], identifiers: dict[str, str | None] | None, token: str) -> dict[str, Any]:
@@ -189,8 +191,8 @@ class ActionModule(Facts):  # type: ignore[misc]
         evidence.commands[between_hosts.BETWEEN_COMMAND] = lambda: raw
         errors = errors_of.Errors("probe")
         found = p2p_probe.gather_between_hosts(evidence, errors)
-        probe = {**(self._facts_of(self._host).get("p2p_probe") or {}), "between_hosts": found}
+        facts = self._facts_of(self._host)
+        not_run = (((facts.get("gpu_host") or {}).get("evidence") or {}).get("probe_not_run")) or "it was not asked for"
+        probe = {**(facts.get("p2p_probe") or p2p_probe.make_unasked(not_run)), "between_hosts": found}
         probe["errors"] = [*(probe.get("errors") or ()), *errors.entries]
-        if "attempted" not in probe:  # without a probe of the host there is no subject for it
-            return {"raw": raw, "msg": found["reason"]}
         return {"raw": raw, "ansible_facts": {"p2p_probe": probe}, "msg": found["reason"] or found["verdict"]}

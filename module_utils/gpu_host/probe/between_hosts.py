@@ -48,7 +48,8 @@ def plan_run(hosts: Sequence[Facts]) -> Facts:
     for one in hosts:
         look, name = one["look"], one["host"]
         if look is None:
-            return {**plan, "not_run": "%s was not looked at: %s" % (name, one["lost"] or "it is not part of this run")}
+            why = one["lost"] or "it is not part of this run, or not ready by itself"
+            return {**plan, "not_run": "%s was not looked at: %s" % (name, why)}
         if look["busy"]:
             return {**plan, "not_run": "%s: %s" % (name, look["busy"])}
         if one["own_probe"]:
