@@ -33,7 +33,7 @@ case "$*" in
 esac
 """
 INTERPRETER = """#!/bin/sh
-export PATH={programs}:$PATH LD_LIBRARY_PATH={library} STANDIN_NCCL_TCP=1 STANDIN_GPUS=1 STANDIN_FREE_MIB=520 {more}
+export PATH={programs}:$PATH LD_LIBRARY_PATH={library} STANDIN_NCCL_TCP=1 STANDIN_GPUS=1 STANDIN_FREE_MIB=130 {more}
 exec ip netns exec {namespace} {python} "$@"
 """
 
@@ -85,6 +85,11 @@ def test_hosts_that_serve_together_are_measured_together(play: Any, fleet: Any, 
         statuses = asked.statuses(host)
         assert [statuses[name] for name in CHECKS] == ["pass", "pass", "pass", "skip", "pass", "pass"], statuses
     assert "was not proven: no all-reduce" not in asked.text
+    bundles = tmp_path / "bundles"
+    assert play("capture.yml", inventory, probe_between_hosts=True, capture_dir=str(bundles)).rc == 0
+    only = {"gpu_host_bundle": str(bundles / "two.jsonl.gz"), "host_validation_only": CHECKS}
+    replayed = play("validate.yml", {"all": {"hosts": {"copy": only}}})
+    assert [replayed.statuses("copy")[name] for name in CHECKS] == [asked.statuses("two")[name] for name in CHECKS]
     assert [path.name for path in Path("/tmp").glob("gpu-host-between-*")] == []
 
 
