@@ -9,7 +9,8 @@ Facts = dict[str, Any]
 
 def list_unproven(host: Facts) -> list[str]:
     """Sentences about `host` as the checks see it: P2P that was granted and not measured, hosts that serve one model
-    together and were not measured together, a machine that the inventory names and nobody looked at, a server that was not asked."""
+    together and were not measured together, a machine that the inventory names and nobody looked at, a server that was
+    not asked."""
     found = [explain_p2p(host), _between_hosts(host), _hypervisor(host), _server(host)]
     return [text for text in found if text]
 

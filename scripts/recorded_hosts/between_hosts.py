@@ -58,7 +58,8 @@ def _measured(ranks: Sequence[int], world: int, rate: float, latency: float, way
     sizes = [
         {
             "rank": rank, "size_bytes": size, "wrong": 0, "first_wrong": None, "got": None, "wanted": None,
-            "checked": "in place", "rounds": 4, "seconds": [round(took * by, 9) for by in (1.0, 0.996, 1.002, 1.008, 0.999)],
+            "checked": "in place", "rounds": 4,
+            "seconds": [round(took * by, 9) for by in (1.0, 0.996, 1.002, 1.008, 0.999)],
         }
         for rank in ranks for size, took in zip(SIZES, seconds)
     ]  # fmt: skip

@@ -1,4 +1,5 @@
-"""Two hosts that serve one model together, each in a network namespace of its own, measured together by validate.yml."""
+"""Two hosts that serve one model together, each in a network namespace of its own, measured together by
+validate.yml."""
 
 from __future__ import annotations
 
@@ -50,7 +51,8 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[two_hosts.
 
 @pytest.fixture
 def fleet(places: list[two_hosts.Place], tmp_path: Path) -> Any:
-    """`fleet(two="VARIABLE=value")`: an inventory of both hosts; what one is given stands in its modules' environment."""
+    """`fleet(two="VARIABLE=value")`: an inventory of both hosts; what one is given stands in its modules'
+    environment."""
     library = nccl_standin.compiled(tmp_path)
 
     def make(**more: str) -> dict[str, Any]:

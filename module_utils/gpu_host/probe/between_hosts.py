@@ -345,7 +345,8 @@ def _join_sizes(parts: Sequence[tuple[Facts, Facts]], world: int) -> tuple[Facts
         seconds = entry.pop("seconds")
         entry.update(bus_bandwidth_gb_s=None, latency_us=None)
         if seconds and world > 1:
-            share = 2 * (world - 1) / world * int(size) / 1e9  # as nccl-tests reckon the bus bandwidth
+            # as nccl-tests reckon the bus bandwidth
+            share = 2 * (world - 1) / world * values.number_in_name(size) / 1e9
             entry["bus_bandwidth_gb_s"] = _spread([share / value for value in seconds])
             entry["latency_us"] = _spread([value * 1e6 for value in seconds])
     return sizes, wrong
@@ -450,7 +451,7 @@ def _find_slowest_link(hosts: Sequence[Facts]) -> Facts | None:
     numbers = [one for one in found if isinstance(one["gb_s"], float)]
     if len(numbers) < len(found):
         return next(one for one in found if not isinstance(one["gb_s"], float))
-    return min(numbers, key=lambda one: float(one["gb_s"])) if numbers else None
+    return min(numbers, key=lambda one: one["gb_s"]) if numbers else None
 
 
 def _link_speed(kind: str, device: str, look: Facts) -> float | str | None:
@@ -464,13 +465,13 @@ def _link_speed(kind: str, device: str, look: Facts) -> float | str | None:
     for row in look.get("rdma") or ():
         if row and row.get("device") == name and row.get("port") == values.whole_number(port):
             speed = row.get("gigabits_s")
-            return float(speed) if isinstance(speed, (int, float)) else None
+            return 1.0 * speed if isinstance(speed, (int, float)) else None
     return None
 
 
 def _compare_speeds(facts: Facts, configured: Facts) -> None:
     """The bandwidth against the links, and the controls against what NCCL chose."""
-    measured = {int(size): entry["bus_bandwidth_gb_s"] for size, entry in configured["sizes"].items()}
+    measured = {values.number_in_name(size): entry["bus_bandwidth_gb_s"] for size, entry in configured["sizes"].items()}
     if not measured or not facts["completed"]:
         facts.update(slow=None, faster_controls=None)
         return

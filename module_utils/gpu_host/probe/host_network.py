@@ -91,7 +91,7 @@ def read_rdma_ports() -> list[dict[str, Any]]:
                     "device": device,
                     "port": values.whole_number(port),
                     "active": "ACTIVE" in state if state else None,
-                    "gigabits_s": float(rate[1]) if rate else None,
+                    "gigabits_s": values.decimal_number(rate[1]) if rate else None,
                     "layer": _read(place + "link_layer").strip() or None,
                 }
             )

@@ -338,14 +338,15 @@ def _answer_guest(client: socket.socket, address: str, token: str) -> None:
     with client, contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         client.settimeout(host_network.CONNECT_SECONDS)
         asked = json.loads(client.recv(host_network.GREETING_BYTES).decode("utf-8"))
-        if asked["token"] != token:
+        port = asked["port"]
+        if asked["token"] != token or not isinstance(port, int):
             return
         address = address[7:] if address.startswith("::ffff:") else address
         problem = None
         try:
-            socket.create_connection((address, int(asked["port"])), timeout=host_network.CONNECT_SECONDS).close()
+            socket.create_connection((address, port), timeout=host_network.CONNECT_SECONDS).close()
         except OSError as error:
-            where = host_network.name_place(address, int(asked["port"]))
+            where = host_network.name_place(address, port)
             problem = host_network.explain_connect_error(error, where)
         client.sendall(json.dumps({"token": token, "back": problem}).encode("utf-8"))
 
