@@ -2,7 +2,7 @@
 
 The first line is the manifest::
 
-    {"bundle": 1, "host": "gpu1", "captured_at": 1790000000.0, "uid": 0, "tool": "…", "reconstructed": false, "asks": [],
+    {"bundle": 1, "host": "gpu1", "captured_at": 1790000000.0, "uid": 0, "reconstructed": false, "asks": [],
      "note": ""}
 
 Every further line is one answer of the evidence interface::
