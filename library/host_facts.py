@@ -50,6 +50,9 @@ options:
     description: The environment of the all-reduce.
     type: dict
     default: {}
+  probe_between_hosts:
+    description: What M(between_hosts) measured of this host together with others.
+    type: dict
   server:
     description:
       - Whether the inference server is looked at. V(auto) does so where a process on a GPU is named as one of a known

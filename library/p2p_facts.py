@@ -83,6 +83,10 @@ options:
       - The environment of the all-reduce beyond the module's own, such as the server's NCCL_ variables.
     type: dict
     default: {}
+  between_hosts:
+    description:
+      - What M(between_hosts) measured of this host together with others, to be kept in the facts and in a bundle.
+    type: dict
 attributes:
   check_mode:
     support: full
@@ -123,7 +127,7 @@ from ansible.module_utils.gpu_host import p2p_probe
 from ansible.module_utils.gpu_host.evidence import fact_module
 from ansible.module_utils.gpu_host.evidence.errors import Errors
 from ansible.module_utils.gpu_host.evidence.interface import Evidence
-from ansible.module_utils.gpu_host.probe import all_reduce, engine_all_reduce
+from ansible.module_utils.gpu_host.probe import all_reduce, between_hosts, engine_all_reduce
 from ansible.module_utils.gpu_host.probe.worker_run import ProbeEvidence
 
 # So that Ansible sends the child's package along.
@@ -142,6 +146,7 @@ ARGUMENT_SPEC = {
     "nccl_library": {"type": "path"},
     "engine_all_reduce": {"type": "bool", "default": False},
     "environment": {"type": "dict", "default": {}},
+    "between_hosts": {"type": "dict"},
     **fact_module.ARGUMENTS,
 }
 
@@ -167,11 +172,14 @@ def live(params: dict) -> ProbeEvidence:
         options["engine_all_reduce"] = True
     if params["budget"]:
         options["budget_s"] = params["budget"]
+    if params["between_hosts"]:
+        options["between_hosts"] = True
     evidence = ProbeEvidence(options, params["time_limit"], unanswered=params["unanswered"])
     environment = {str(name): str(value) for name, value in params["environment"].items()}
     evidence.commands[all_reduce.COLLECTIVE_COMMAND] = all_reduce.make_command(
         params["nccl_library"], params["python"], environment
     )
+    evidence.commands[between_hosts.BETWEEN_COMMAND] = lambda: params["between_hosts"]
     evidence.commands[engine_all_reduce.ENGINE_COMMAND] = engine_all_reduce.make_command(params["python"], environment)
     return evidence
 

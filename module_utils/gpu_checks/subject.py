@@ -32,19 +32,28 @@ def build_subject(task_vars: Facts, template: Callable[[Any], Any]) -> Facts:
     named, vmid = template(task_vars.get("proxmox_host")), template(task_vars.get("proxmox_vmid"))
     groups = task_vars.get("group_names") or ()
     describe_place(result, groups)
+    own = str(task_vars.get("inventory_hostname", ""))
+    name_group(result, template(task_vars.get("inference_server_group")), task_vars.get("groups") or {}, own)
     hostvars = task_vars.get("hostvars")
     if hostvars is None:
         name_guest(result)
         return result
     in_run = task_vars.get("ansible_play_hosts_all")
     other = (hostvars.raw_get(named).get("ansible_facts") or {}) if named and named in hostvars else None
-    own = str(task_vars.get("inventory_hostname", ""))
     known = set(hostvars) if other is None and named else set()
     result["inventory"].update(look_at_hypervisor(own, (named, vmid), other, known, in_run))
     if other is not None and isinstance(other.get("proxmox"), dict) and named != own:
         result["hypervisor"] = describe_hypervisor(result, other, str(named), vmid)
     name_guest(result, vmid)
     return result
+
+
+def name_group(host: Facts, group: Any, groups: Facts, own: str) -> None:
+    """Add ``inventory.serves_in`` and ``serves_with``: the group of the inventory whose hosts serve one model together
+    (inference_server_group), and the others in it; "" and [] where this host serves alone."""
+    members = [str(name) for name in groups.get(str(group)) or ()] if group else []
+    others = [name for name in members if name != own] if own in members else []
+    host["inventory"].update(serves_in=str(group) if others else "", serves_with=others)
 
 
 def name_guest(host: Facts, vmid: Any = None) -> None:

@@ -8,9 +8,10 @@ Facts = dict[str, Any]
 
 
 def list_unproven(host: Facts) -> list[str]:
-    """Sentences about `host` as the checks see it: P2P that was granted and not measured, a machine that the inventory
-    names and nobody looked at, a server that was not asked."""
-    found = [explain_p2p(host), _hypervisor(host), _server(host)]
+    """Sentences about `host` as the checks see it: P2P that was granted and not measured, hosts that serve one model
+    together and were not measured together, a machine that the inventory names and nobody looked at, a server that was
+    not asked."""
+    found = [explain_p2p(host), _between_hosts(host), _hypervisor(host), _server(host)]
     return [text for text in found if text]
 
 
@@ -32,6 +33,25 @@ def _why_not_probed(host: Facts, probe: Facts | None) -> str:
     if probe is None:
         return (host.get("evidence") or {}).get("probe_not_run") or "it was not asked for"
     return str(probe.get("skipped_reason") or (probe.get("cuda") or {}).get("detail") or "it gave no reason")
+
+
+def _between_hosts(host: Facts) -> str:
+    """The hosts that the inventory groups to serve one model, where no all-reduce between them has shown that they can.
+
+    A result that cannot be read, or that found something, is for the checks."""
+    inventory = host.get("inventory") or {}
+    others, group = inventory.get("serves_with") or [], inventory.get("serves_in")
+    found = (host.get("probe") or {}).get("between_hosts") or {}
+    if not others or found.get("problems") or found.get("ran", False) is not False:
+        return ""
+    if ((host.get("server") or {}).get("generation") or {}).get("ran"):
+        return ""  # a server that generates over all of them has shown it
+    asked = found.get("asked")
+    why = str(found.get("reason")) if asked else "it was not asked for"
+    text = "that it serves one model together with %s was not proven: no all-reduce ran between them, %s"
+    shown = ", ".join(others[:3]) + (" and %d more" % (len(others) - 3) if len(others) > 3 else "")
+    hint = "" if asked else " (ansible-playbook validate.yml -l %s -e probe_between_hosts=true)" % group
+    return text % (shown, why) + hint
 
 
 def _hypervisor(host: Facts) -> str:

@@ -10,9 +10,10 @@ from typing import Any, Callable
 from . import p2p, topology
 from .evidence import values
 from .evidence.errors import Errors
-from .evidence.interface import NOT_CAPTURED, Evidence, Outcome
+from .evidence.interface import ABSENT, NOT_CAPTURED, Evidence, Outcome
 from .probe import (
     all_reduce,
+    between_hosts,
     cuda_results,
     engine_all_reduce,
     host_link_verdict,
@@ -88,8 +89,8 @@ def gather(
       ``collapsed_host_links``, ``link_errors_in_phases``, ``throttled_in_phases``, ``kernel_lines_in_phases``; and
       ``explanations``: by list, a sentence with figures for each entry
     - ``collective``: see `all_reduce.summarise_all_reduce`; ``engine_all_reduce``: see
-      `engine_all_reduce.summarise_engine`; ``common`` (added where the checks run): see
-    `bad_pairs.find_common_ground`
+      `engine_all_reduce.summarise_engine`; ``between_hosts``: see `between_hosts.summarise_between`; ``common`` (added
+      where the checks run): see `bad_pairs.find_common_ground`
 
     `restrict` makes a live probe leave the GPUs alone (cuInit and the driver's claims only); a recorded one has none.
     """
@@ -124,7 +125,31 @@ def gather(
     # A bundle is read for what it holds: the probe's options say that it was asked for.
     asked = bool(params.get("engine_all_reduce") or ((raw or {}).get("options") or {}).get("engine_all_reduce"))
     result["engine_all_reduce"] = _engine_all_reduce(evidence, None if raw is None else asked, result, errors)
+    if params.get("between_hosts") or _is_recorded_between(evidence, raw, restrict is not None):
+        result["between_hosts"] = gather_between_hosts(evidence, errors)
     return result
+
+
+def _is_recorded_between(evidence: Evidence, raw: dict[str, Any] | None, live: bool) -> bool:
+    """Whether a recorded host was measured together with others: its bundle holds the result, or the probe's options
+    say so and it was lost."""
+    if ((raw or {}).get("options") or {}).get("between_hosts"):
+        return True
+    return not live and evidence.run(between_hosts.BETWEEN_COMMAND).status not in (NOT_CAPTURED, ABSENT)
+
+
+def gather_between_hosts(evidence: Evidence, errors: Errors) -> dict[str, Any]:
+    """The all-reduce over several hosts, where it was asked for (see `between_hosts.summarise_between`)."""
+    answer = evidence.run(between_hosts.BETWEEN_COMMAND)
+    problems: list[tuple[tuple[str, ...], str]] = []
+    raw = decode_result(answer, result_shape.BETWEEN_HOSTS, problems, errors)
+    found = between_hosts.unread_facts() if raw is None else between_hosts.summarise_between(raw)
+    if problems and found["verdict"] in ("ok", None):
+        found = between_hosts.unread_facts()
+    elif found["ran"] is None or (found["ran"] and found["verdict"] is None):
+        why = found["reason"] or found["explanation"] or "does not say whether its values are right"
+        errors.add(answer.argv[0], why)
+    return found
 
 
 def _unread() -> dict[str, Any]:
@@ -222,7 +247,13 @@ def _empty() -> dict[str, Any]:
     result.update(path_classes={}, compared_pairs=0, ports_of_bad_pairs=[])
     result.update((name, []) for name in LISTS)
     result["explanations"] = {name: [] for name in LISTS}
+    result["between_hosts"] = between_hosts.empty_facts(between_hosts.HINT)
     return result
+
+
+def make_unasked(reason: str) -> dict[str, Any]:
+    """The facts of a host whose probe was not to run, and why."""
+    return {**_empty(), "skipped_reason": reason, "errors": [], "unread": []}
 
 
 def check_idle(evidence: Evidence, errors: Errors) -> dict[str, Any]:

@@ -34,6 +34,7 @@ _ARGUMENT_SPEC = {
     "probe_nccl": {"type": "path"},
     "probe_engine_all_reduce": {"type": "bool", "default": False},
     "probe_environment": {"type": "dict", "default": {}},
+    "probe_between_hosts": {"type": "dict"},
     "server": {"type": "str", "choices": list(_MODES), "default": "auto"},
     "server_unit": {"type": "str"},
     "server_log": {"type": "path"},
@@ -92,6 +93,7 @@ class ActionModule(Facts):  # type: ignore[misc]
                         "nccl_library": args["probe_nccl"],
                         "environment": args["probe_environment"],
                         "engine_all_reduce": args["probe_engine_all_reduce"] or None,
+                        "between_hosts": args["probe_between_hosts"],
                     },
                 )
             )

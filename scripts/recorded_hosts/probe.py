@@ -35,13 +35,18 @@ BUDGETS = {
 }
 
 
-def install(model: HostModel, addresses: Sequence[str], nodes: Sequence[int], in_guest: bool = False) -> None:
-    """The answers of the idle gate and of the probe. `nodes`: each card's NUMA node, which a guest does not see."""
+def install(
+    model: HostModel, addresses: Sequence[str], nodes: Sequence[int], in_guest: bool = False, **options: bool
+) -> None:
+    """The answers of the idle gate and of the probe. `nodes`: each card's NUMA node, which a guest does not see;
+    `options`: more of the probe's."""
     model.command(p2p_probe.APPS_COMMAND, "")
     model.command(
         p2p_probe.GPUS_COMMAND, "".join("%08X:%s, 4, 0, Disabled\n" % (0, address[5:].upper()) for address in addresses)
     )
-    model.command(PROBE_COMMAND, json.dumps(measured(addresses, nodes, in_guest), sort_keys=True), seconds=14.2)
+    raw = measured(addresses, nodes, in_guest)
+    raw["options"].update(options)
+    model.command(PROBE_COMMAND, json.dumps(raw, sort_keys=True), seconds=14.2)
     model.command(COLLECTIVE_COMMAND, json.dumps({"reason": "no libnccl.so.2 was found: " + nccl_library.ADVICE}))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import driver, linux, pcie, probe, smi
+from . import between_hosts, driver, linux, pcie, probe, smi
 from .epyc_board import AMD, AMD_IOMMU, GIB, card, write_proc_bus
 from .linux import Machine
 from .tree import HostModel
@@ -34,7 +34,8 @@ def rdma() -> HostModel:
         nics={"mlx5_0": ["PXB", "PXB", "SYS", "SYS"], "mlx5_1": ["SYS", "SYS", "PXB", "PXB"]},
     )
     driver.install(model, machine, gpus)
-    probe.install(model, [gpu.address for gpu in gpus], nodes)
+    probe.install(model, [gpu.address for gpu in gpus], nodes, between_hosts=True)
+    between_hosts.install(model, [gpu.address for gpu in gpus])
     write_proc_bus(model)
     model.command("dmesg", driver.kernel_log(machine, gpus, AMD_IOMMU, gpu_lines=lines))
     return model

@@ -65,6 +65,7 @@ SHOWS_ITS_END = (
     "run nvidia-smi topo *",
     "run p2p_probe",
     "run p2p_collective",
+    "run p2p_between_hosts",
     "read /sys/bus/pci/devices/*/resource",
     "read /sys/bus/pci/devices/*/config",
     "fetch *",
@@ -394,7 +395,15 @@ def decode_result(answer: Outcome, shape: Any, problems: list[Any], errors: Erro
     return found
 
 
-SHAPES = {id(shape): shape for shape in (result_shape.PROBE, result_shape.COLLECTIVE, result_shape.ENGINE_ALL_REDUCE)}
+SHAPES = {
+    id(shape): shape
+    for shape in (
+        result_shape.PROBE,
+        result_shape.COLLECTIVE,
+        result_shape.ENGINE_ALL_REDUCE,
+        result_shape.BETWEEN_HOSTS,
+    )
+}
 
 
 @functools.lru_cache(maxsize=64)

@@ -24,6 +24,8 @@ from typing import Any, Callable
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks"))
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+import between_hosts as two_hosts
 import probe as benchmark  # type: ignore[import-not-found]
 
 benchmark.importable()
@@ -506,6 +508,53 @@ def phases(machine: Machine) -> Any:
     return {**found, "errors": errors.entries}
 
 
+def between_hosts(machine: Machine) -> Any:
+    """The all-reduce between two "hosts" of this machine, a GPU each, over a network: right, with one that never comes,
+    and with one that stops."""
+    found = nccl_library.find_library(None, None)
+    addresses = [row["pci_address"] for row in worker_run.read_signature()][:2]
+    if found["path"] is None or len(addresses) < 2:
+        return found
+    module = two_hosts.load_module()
+    before, seen = memory_used(), {}
+    with two_hosts.two_places(networks=2) as places:
+        machine.say("  namespaces: %s" % [place.namespace for place in places])
+        began = time.monotonic()
+        raw, looks = two_hosts.measure(places, addresses, found["path"])
+        facts_of = module.between_hosts.summarise_between(raw)
+        machine.say("  %d arms in %.1f s: %s" % (len(facts_of["arms"]), time.monotonic() - began, facts_of["verdict"]))
+        machine.say("  looks %s" % json.dumps(looks))
+        for name, arm in facts_of["arms"].items():
+            machine.say("  %s: %s over %s" % (name, arm["network"], arm["devices"]))
+            for size, figures in arm["sizes"].items():
+                machine.say("    %s bytes: %s" % (size, json.dumps(figures)))
+        shown = ("explanation", "network", "link", "share_of_link", "slow", "faster_controls", "missing", "seconds")
+        machine.say("  %s" % json.dumps({name: facts_of[name] for name in shown}))
+        if facts_of["verdict"] != "ok":
+            machine.say("  raw %s" % json.dumps(raw["hosts"]))
+        machine.expect(facts_of["verdict"] == "ok", "the all-reduce between hosts: %s" % facts_of["explanation"])
+        machine.expect(facts_of["network"]["kind"] == "Socket", "it goes over TCP: %s" % facts_of["network"])
+        seen["right"] = raw
+        limits = {"join_limit_s": 15.0, "step_limit_s": 5.0, "arm_limit_s": 30.0, "limit_s": 60.0}
+        began = time.monotonic()
+        raw, _looks = two_hosts.measure(places, addresses, found["path"], absent=True, arms=1, limits=limits)
+        facts_of = module.between_hosts.summarise_between(raw)
+        machine.expect(facts_of["verdict"] == "no_connection", "a host that never comes: %s" % facts_of["missing"])
+        machine.say("  told after %.1f s" % (time.monotonic() - began))
+        seen["absent"] = raw
+        more = {"two": {"NCCL_SOCKET_IFNAME": "=nosuch0"}}
+        raw, _looks = two_hosts.measure(places, addresses, found["path"], more=more, arms=1, limits=limits)
+        facts_of = module.between_hosts.summarise_between(raw)
+        machine.expect(facts_of["verdict"] == "no_connection", "no interface on one: %s" % facts_of["explanation"])
+        seen["no interface"] = raw
+    machine.expect(wait_until(lambda: not workers(), 5), "no rank is left")
+    machine.expect(
+        wait_until(lambda: all(now <= then + 16 for now, then in zip(memory_used(), before)), 10),
+        "GPU memory as before",
+    )
+    return seen
+
+
 STEPS = (
     environment,
     idle,
@@ -518,6 +567,7 @@ STEPS = (
     collective,
     collective_faults,
     engine_own,
+    between_hosts,
     ratios,
 )
 

@@ -194,6 +194,61 @@ ENGINE_ALL_REDUCE: Shape = {
         },
     ),
 }
+_RANK_SIZE = {
+    "rank": NUMBER,
+    "size_bytes": NUMBER,
+    "wrong": NUMBER,
+    "first_wrong": SCALAR,
+    "got": SCALAR,
+    "wanted": SCALAR,
+    "checked": TEXT,
+    "seconds": ("list", NUMBER),
+    "rounds": NUMBER,
+}
+_NETWORK = {
+    "kind": TEXT,
+    "devices": ("list", {"index": TEXT, "name": TEXT, "layer": TEXT}),
+    "channels": NUMBER,
+    "gdr_channels": NUMBER,
+    "disabled": ("list", TEXT),
+}
+_LOOK = {
+    "nccl": {"version": TEXT, "path": TEXT},
+    "way": {"address": TEXT, "source": TEXT, "interface": TEXT, "problem": TEXT},
+    "speeds": ("each", SCALAR),
+    "rdma": ("list", {"device": TEXT, "port": NUMBER, "active": FLAG, "gigabits_s": NUMBER, "layer": TEXT}),
+}
+_HOST_ARM = {
+    "state": TEXT,
+    "detail": TEXT,
+    "failure": _FAILURE,
+    "waiting": ("list", TEXT),
+    "ready": FLAG,
+    "nccl": TEXT,
+    "sizes": ("list", _RANK_SIZE),
+    "network": _NETWORK,
+    "warnings": ("list", TEXT),
+    "errors": ("list", TEXT),
+}
+BETWEEN_HOSTS: Shape = {
+    "group": TEXT,
+    "host": TEXT,
+    "not_run": TEXT,
+    "problems": ("list", TEXT),
+    "arms": ("list", TEXT),
+    "sizes": ("list", NUMBER),
+    "hosts": (
+        "list",
+        {
+            "host": TEXT,
+            "ranks": ("list", NUMBER),
+            "gpus": ("list", TEXT),
+            "why": TEXT,
+            "look": _LOOK,
+            "result": {"arms": ("each", _HOST_ARM), "stopped": TEXT, "problem": TEXT, "seconds": NUMBER},
+        },
+    ),
+}
 COLLECTIVE: Shape = {
     "reason": TEXT,
     "python": TEXT,
