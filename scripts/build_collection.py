@@ -22,7 +22,13 @@ from typing import Any
 
 import tomllib
 import yaml
-from qualify_names import Names, NamesError, qualify_markdown, qualify_python, qualify_yaml
+from qualify_names import (  # type: ignore[import-not-found]
+    Names,
+    NamesError,
+    qualify_markdown,
+    qualify_python,
+    qualify_yaml,
+)
 
 ROOT = Path(__file__).resolve().parent.parent
 OUTPUT = ".cache/collection"

@@ -21,6 +21,8 @@ UTILS = "ansible.module_utils."
 _LISTS_OF_TASKS = ("tasks", "pre_tasks", "post_tasks", "handlers", "block", "rescue", "always")
 _ROLE_TASKS = ("include_role", "import_role")
 _DOCUMENTS = ("DOCUMENTATION", "EXAMPLES", "RETURN")
+# A file of Python without any of these has nothing to qualify; most have none, and reading them takes seconds.
+_TO_QUALIFY = re.compile(r"ansible\.module_utils|_loader\b|ansible-playbook|\bM\(|^(?:%s)\b" % "|".join(_DOCUMENTS), re.M)
 
 # (start, end, what stands there instead), in characters of the text
 Edit = tuple[int, int, str]
@@ -166,6 +168,8 @@ def _name_edits(node: yaml.Node, known: frozenset[str], names: Names, *keys: str
 
 def qualify_python(text: str, names: Names) -> str:
     """A module, a plugin or a file of module_utils/: its imports, its documentation, and the plugins that it loads."""
+    if not _TO_QUALIFY.search(text):
+        return text
     try:
         tree = ast.parse(text)
     except SyntaxError as error:
@@ -205,7 +209,7 @@ def _import_edits(node: ast.Import | ast.ImportFrom, places: _Places, names: Nam
     whole = isinstance(node, ast.ImportFrom) and node.module == UTILS[:-1]
     if whole and {part.name for part in node.names} & names.utils:
         raise NamesError("line %d: import a package of ours by its whole name, %spackage" % (node.lineno, UTILS))
-    pattern = r"\b(%s)%s\b" % (re.escape(UTILS), _one_of(names.utils))
+    pattern = r"(?:\bfrom\s+|\bimport\s+|,\s*)(%s)%s\b" % (re.escape(UTILS), _one_of(names.utils))
     yield from _match_edits(pattern, places.text, *places.of(node), lambda _found: names.package)
 
 
