@@ -22,7 +22,7 @@ _LISTS_OF_TASKS = ("tasks", "pre_tasks", "post_tasks", "handlers", "block", "res
 _ROLE_TASKS = ("include_role", "import_role")
 _DOCUMENTS = ("DOCUMENTATION", "EXAMPLES", "RETURN")
 # A file of Python without any of these has nothing to qualify; most have none, and reading them takes seconds.
-_TO_QUALIFY = re.compile(r"ansible\.module_utils|_loader\b|ansible-playbook|\bM\(|^(?:%s)\b" % "|".join(_DOCUMENTS), re.M)
+_TO_QUALIFY = re.compile(r"ansible\.module_utils|_loader\b|ansible-playbook|\bM\(|^(?:%s)" % "|".join(_DOCUMENTS), re.M)
 
 # (start, end, what stands there instead), in characters of the text
 Edit = tuple[int, int, str]

@@ -6,7 +6,6 @@ What is set there is read out of docs/in-your-own-playbooks.md.
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -24,9 +23,11 @@ WITH, WITHOUT = PAGE.split("## Without the collection")
 NAME = "gpu_host.validation."
 HOSTS = ROOT / "tests" / "fixtures" / "hosts"
 BUNDLE = HOSTS / "bare-metal.jsonl.gz"
+SOME = "h200-x2,llm-vm,pve1"  # of the example inventory: ready and not, with NVLink, a guest and its Proxmox host
 MODULES = sorted(path.stem for path in (ROOT / "library").glob("*.py"))
 
 Run = Callable[..., str]
+pytestmark = pytest.mark.xdist_group("collection")  # on one worker: the collection is built and installed once
 
 
 def block(page: str, language: str) -> str:
@@ -56,10 +57,12 @@ def run(elsewhere: Path) -> Run:
         done = subprocess.run(
             [str(BIN / words[0]), *words[1:]], cwd=cwd, env=environment, capture_output=True, text=True, check=False
         )
-        assert done.returncode == rc, done.stdout + done.stderr
-        assert "[WARNING" not in done.stdout + done.stderr and "[DEPRECATION" not in done.stdout + done.stderr
-        assert rc or done.stderr == ""
-        return done.stdout + done.stderr
+        # ansible-doc 2.21 warns of a collection inside ansible-core that has no version.
+        errors = re.sub(r"^\[WARNING\]: Collection at '\S*/ansible/_internal/.*\n", "", done.stderr, flags=re.M)
+        assert done.returncode == rc, done.stdout + errors
+        assert "[WARNING" not in done.stdout + errors and "[DEPRECATION" not in done.stdout + errors
+        assert rc or errors == ""
+        return done.stdout + errors
 
     return run
 
@@ -77,7 +80,7 @@ def collection(elsewhere: Path, run: Run) -> Path:
 @pytest.fixture(scope="module")
 def verdict_of_the_clone(elsewhere: Path, run: Run) -> dict[str, Any]:
     reports = elsewhere / "of-the-clone"
-    run("ansible-playbook", "validate.yml", rc=2, cwd=ROOT, GPU_HOST_REPORTS_DIR=str(reports))
+    run("ansible-playbook", "validate.yml", "-l", SOME, rc=2, cwd=ROOT, GPU_HOST_REPORTS_DIR=str(reports))
     return read_verdict(reports)
 
 
@@ -136,15 +139,8 @@ def test_the_playbook_gives_the_verdict_of_the_clone(
 ) -> None:
     own = elsewhere / "playbook"
     write_own_playbook(own, block(WITH, "ini"), "")
-    run("ansible-playbook", NAME + "validate", "-i", str(ROOT / "inventory"), rc=2, cwd=own)
+    run("ansible-playbook", NAME + "validate", "-i", str(ROOT / "inventory"), "-l", SOME, rc=2, cwd=own)
     assert read_verdict(own / "reports") == verdict_of_the_clone
-
-
-@pytest.mark.slow
-def test_without_the_report_the_playbook_says_what_to_set(elsewhere: Path, collection: Path, run: Run) -> None:
-    said = run("ansible-playbook", NAME + "validate", "-i", "x,", "-e", "gpu_host_bundle=%s" % BUNDLE, rc=2)
-    assert "callbacks_enabled = %scheck_report" % NAME in said
-    assert "callbacks_enabled = %scheck_report" % NAME in block(WITH, "ini")
 
 
 @pytest.mark.slow
@@ -153,23 +149,33 @@ def test_the_role_in_a_foreign_playbook_gives_the_verdict_of_the_clone(
 ) -> None:
     own = elsewhere / "role"
     write_own_playbook(own, block(WITH, "ini"), block(WITH, "yaml"))
-    said = run("ansible-playbook", "own.yml", "-i", str(ROOT / "inventory"), "-l", "h200-x2,llm-ct", cwd=own)
+    said = run("ansible-playbook", "own.yml", "-i", str(ROOT / "inventory"), "-l", "h200-x2", cwd=own)
     assert "Show what comes after a good verdict" in said
-    seen = read_verdict(own / "reports")
-    assert seen == {name: verdict_of_the_clone[name] for name in ("h200-x2", "llm-ct")}
+    assert read_verdict(own / "reports") == {"h200-x2": verdict_of_the_clone["h200-x2"]}
 
 
 @pytest.mark.slow
-def test_every_kind_of_facts_comes_from_a_live_host(collection: Path, run: Run) -> None:
-    """One action that runs four modules; the probe starts a Python of its own out of what Ansible sent."""
+def test_a_module_alone_reads_a_live_host(collection: Path, run: Run) -> None:
+    """The one whose own child imports what Ansible sent to the host."""
     said = run(
-        "ansible", "all", "-i", "localhost,", "-c", "local", "-m", NAME + "host_facts",
-        "-a", "probe=force proxmox=true server=true", "-e", "ansible_python_interpreter=" + sys.executable,
+        "ansible", "all", "-i", "localhost,", "-c", "local", "-m", NAME + "p2p_facts",
+        "-e", "ansible_python_interpreter=" + sys.executable,
     )  # fmt: skip
-    facts = json.loads(said.partition("=>")[2])["ansible_facts"]
-    assert set(facts) == {"gpu_host", "proxmox", "p2p_probe", "inference_server"}
-    assert facts["gpu_host"]["kernel"]["release"] == os.uname().release
-    assert facts["p2p_probe"]["stages"] and "ModuleNotFoundError" not in said
+    facts = json.loads(said.partition("=>")[2])["ansible_facts"]["p2p_probe"]
+    assert "start" in facts["stages"] and "No module named" not in said
+
+
+@pytest.mark.slow
+def test_every_file_finds_what_it_imports(elsewhere: Path, collection: Path, run: Run) -> None:
+    """As files of a collection, none of which sees the clone."""
+    names = [
+        ".".join(path.relative_to(elsewhere / "collections").with_suffix("").parts)
+        for folder in ("modules", "module_utils")
+        for path in collection.glob("plugins/%s/**/*.py" % folder)
+    ]
+    assert len(names) > 200
+    program = "import importlib, sys; sys.path.insert(0, %r); [importlib.import_module(name) for name in sys.argv[1:]]"
+    run("python", "-c", program % str(elsewhere / "collections"), *names)
 
 
 @pytest.mark.slow

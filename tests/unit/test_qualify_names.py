@@ -140,7 +140,7 @@ def test_python() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["def", "from ansible.module_utils import gpu_x", 'DOCUMENTATION = "a: b\\n"', "RETURN = ''.join(x)"]
+    "text", ["def M(", "from ansible.module_utils import gpu_x", 'DOCUMENTATION = "a: b\\n"', "RETURN = ''.join(x)"]
 )
 def test_python_that_could_not_work_is_named(text: str) -> None:
     with pytest.raises(NamesError, match="line 1"):
