@@ -124,13 +124,17 @@ def test_without_the_lines_the_message_names_the_page(elsewhere: Path, run: Run)
 @pytest.mark.parametrize("role", sorted(path.name for path in (ROOT / "roles").iterdir()))
 def test_every_role_begins_with_such_a_message(role: str) -> None:
     """Ansible reads tasks/main.yml before it runs anything, and shows two lines above a task that it cannot read."""
-    lines = (ROOT / "roles" / role / "tasks" / "main.yml").read_text().splitlines()
-    ours = [number for number, line in enumerate(lines) if re.match(r"\s+(%s):" % "|".join(MODULES), line)]
-    internal = "internal to" in (ROOT / "roles" / role / "meta" / "main.yml").read_text()
-    assert ours or internal, "%s reads nothing of ours before it runs: its message would come in the middle" % role
-    for number in ours[:1]:
-        [name] = [n for n in range(number, -1, -1) if lines[n].lstrip().startswith("- ")][:1]
-        assert "docs/in-your-own-playbooks.md" in lines[name - 1], "%s/tasks/main.yml line %d" % (role, name)
+    tasks = ROOT / "roles" / role / "tasks"
+    ours = re.compile(r"\s+(- )?(%s):" % "|".join(MODULES))
+    uses = any(ours.match(line) for path in tasks.glob("*.yml") for line in path.read_text().splitlines())
+    if not uses or "internal to" in (ROOT / "roles" / role / "meta" / "main.yml").read_text():
+        return
+    lines = (tasks / "main.yml").read_text().splitlines()
+    first = next((number for number, line in enumerate(lines) if ours.match(line)), None)
+    assert first is not None, "%s/tasks/main.yml names no module of ours: the message would come in the middle" % role
+    task = max(number for number in range(first) if lines[number].lstrip().startswith("- "))
+    shown = "\n".join(lines[max(0, task - 2) : task])
+    assert "docs/in-your-own-playbooks.md" in shown, "%s/tasks/main.yml line %d" % (role, task + 1)
 
 
 @pytest.mark.slow
