@@ -3,7 +3,7 @@
 PYTHON ?= python3
 DEV = @$(PYTHON) scripts/dev.py
 
-.PHONY: validate read show test test-all test-vm molecule real-engine lint bench docs setup clean
+.PHONY: validate read show collection test test-all test-vm molecule real-engine lint bench docs setup clean
 
 validate:  ## show the example fleet of inventory/ (A='-i gpu1,' validates other hosts, with the exit status of the run)
 	$(DEV) validate $(A)
@@ -13,6 +13,9 @@ read:  ## what somebody handed in: a bug report, a folder or an archive of outpu
 
 show:  ## every record of a bundle as text, to look at before it is sent (F=PATH)
 	$(DEV) show $(if $(F),"$(F)",)
+
+collection:  ## an Ansible collection of the same files, in .cache/collection/ (docs/in-your-own-playbooks.md)
+	$(DEV) collection
 
 test:  ## the tests that need nothing but Python and git (T=unit for a part of tests/)
 	$(DEV) test $(addprefix tests/,$(T))

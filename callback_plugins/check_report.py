@@ -15,7 +15,7 @@ options:
   reports_dir:
     description:
       - Where the reports are written. A relative path is taken from the current directory.
-      - The default is C(reports) beside this project's playbooks.
+      - The default is C(reports) beside this project's playbooks; in a collection, C(reports) in the current directory.
     type: path
     env:
       - name: GPU_HOST_REPORTS_DIR
@@ -35,7 +35,6 @@ import os
 import signal
 import sys
 import time
-from pathlib import Path
 from typing import Any, Callable
 
 import ansible.release
@@ -43,9 +42,9 @@ from ansible import constants as C
 from ansible.plugins.callback import CallbackBase
 from ansible.plugins.loader import action_loader
 
-_ROOT = Path(__file__).resolve().parents[1]
 action_loader.get("gpu_host_action", class_only=True)  # which puts our module_utils in reach
 collector = importlib.import_module("ansible.module_utils.gpu_report.collector")
+installation = importlib.import_module("ansible.module_utils.gpu_checks.installation")
 directories = importlib.import_module("ansible.module_utils.gpu_report.directories")
 terminal = importlib.import_module("ansible.module_utils.gpu_report.terminal")
 writers = importlib.import_module("ansible.module_utils.gpu_report.writers")
@@ -220,7 +219,8 @@ class CallbackModule(CallbackBase):
         }
 
     def _directory(self) -> str:
-        return os.path.abspath(os.path.expanduser(self.get_option("reports_dir") or str(_ROOT / "reports")))
+        wanted = self.get_option("reports_dir") or os.path.join(installation.find_output_directory(), "reports")
+        return os.path.abspath(os.path.expanduser(wanted))
 
 
 def _name(task: Any) -> str:

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Sets up what a clone needs and runs it:
 
-`python3 scripts/dev.py validate | read | show | test | test-all | lint | bench | docs | setup | packages`.
+`python3 scripts/dev.py validate | read | show | collection | test | test-all | lint | bench | docs | setup | packages`.
 
 `read PATH` validates what somebody handed in: a bug report, a folder or an archive of outputs, a pasted text.
 `show PATH` lists every record of a bundle as text, to look at before it is sent.
@@ -27,7 +27,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 MINIMUM = (3, 11)
-COMMANDS = ["setup", "validate", "read", "show", "test", "test-all", "lint", "bench", "docs", "packages"]
+COMMANDS = ["setup", "validate", "read", "show", "collection", "test", "test-all", "lint", "bench", "docs", "packages"]
 # The verdict of the example fleet: host -> the checks that decide and fail.
 EXAMPLE = {
     "llm-vm": {"vm_machine_q35", "chipset_supports_p2p", "p2p_granted"},
@@ -66,6 +66,7 @@ def main() -> int:
         "validate": ["ansible-playbook", "validate.yml", *arguments],
         "read": ["ansible-playbook", "validate.yml", "-i", "case,", "-e", describe_handed_in(arguments)],
         "show": ["python", "scripts/show_bundle.py", *arguments],
+        "collection": ["python", "scripts/build_collection.py", *arguments],
         "test": ["pytest", *tier_arguments("fast", arguments)],
         "test-all": ["pytest", *tier_arguments("all", arguments)],
         "lint": ["pytest", "-q", "tests/lint", *arguments],

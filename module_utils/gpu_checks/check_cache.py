@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import functools
 import os
-from pathlib import Path
 from typing import Any
 
 from ansible.parsing.dataloader import DataLoader
 
-from . import check_files
+from . import check_files, installation
 
-OWN = str(Path(__file__).resolve().parents[2] / "checks")
+OWN = str(installation.ROOT / "checks")
 # What a report says of a check, and no single result repeats.
 OF_THE_CHECK = ("title", "severity", "tags", "docs", "explains")
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from ansible import constants
 
-from . import check_cache
+from . import check_cache, installation
 from .check_files import ChecksError, suggest_name
 
 # Words that ansible-playbook itself gives a meaning to.
@@ -35,10 +35,16 @@ def _unknown_tags(tags: Iterable[str]) -> list[str]:
 
 def _foreign_configuration(playbook_directory: str) -> list[str]:
     """A playbook of another project may include our role under its own configuration; one of ours may not."""
-    root = os.path.dirname(check_cache.OWN)
+    root = str(installation.ROOT)
     enabled = {str(name).rpartition(".")[2] for name in constants.CALLBACKS_ENABLED or ()}
     if _REPORT in enabled or os.path.commonpath((root, os.path.realpath(playbook_directory or "/"))) != root:
         return []
+    if installation.COLLECTION:
+        name = installation.qualify_name(_REPORT)
+        return [
+            "Nothing would be reported: add callbacks_enabled = %s to [defaults] in ansible.cfg (%s), or set "
+            "ANSIBLE_CALLBACKS_ENABLED=%s." % (name, _describe_used(), name)
+        ]
     return [
         "The ansible.cfg of this project is not in force (%s), so nothing would be reported. Run in %s, or with "
         "ANSIBLE_CONFIG=%s." % (_describe_used(), root, os.path.join(root, "ansible.cfg"))

@@ -20,6 +20,7 @@ Base: Any = action_loader.get("gpu_host_action", class_only=True)
 replay = importlib.import_module("ansible.module_utils.gpu_host.evidence.replay")
 case = importlib.import_module("ansible.module_utils.gpu_host.loose.case")
 plan = importlib.import_module("ansible.module_utils.gpu_probe.plan")
+installation = importlib.import_module("ansible.module_utils.gpu_checks.installation")
 # The readers are imported here because the strategy imports this file before it forks a worker for every host: once a
 # run, not once a host.
 for _reader in ("gpu_host.gather", "gpu_host.p2p_probe", "gpu_host.proxmox", "gpu_server.gather"):
@@ -50,10 +51,11 @@ class ActionModule(Base):  # type: ignore[misc]
                 )
             return live
         path = replay.find_bundle(str(bundle), (task_vars.get("inventory_dir"), os.getcwd()))
-        module = self._shared_loader_obj.module_loader.find_plugin(name, mod_type=".py")
+        module = self._shared_loader_obj.module_loader.find_plugin(installation.qualify_name(name), mod_type=".py")
         if module is None:
             raise AnsibleActionFail(
-                "the module %s is not on the library path; run from the directory that holds ansible.cfg" % name
+                "the module %s is not on the library path; run from the directory that holds ansible.cfg, or see "
+                "docs/in-your-own-playbooks.md" % name
             )
         try:
             recorded: dict[str, Any] = replay.replay_facts(module, arguments, path, case.load_case)

@@ -23,11 +23,13 @@ from ansible.errors import AnsibleActionFail, AnsibleConnectionFailure
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
-_OURS = str(Path(__file__).resolve().parents[2] / "module_utils")
-if _OURS not in ansible.module_utils.__path__:
-    ansible.module_utils.__path__.append(_OURS)
+_OURS = Path(__file__).resolve().parents[2] / "module_utils"
+# In a collection (`make collection`) it is not there: those packages are in reach by their whole name.
+if _OURS.is_dir() and str(_OURS) not in ansible.module_utils.__path__:
+    ansible.module_utils.__path__.append(str(_OURS))
 
 apt_parsing = importlib.import_module("ansible.module_utils.gpu_provision.apt_parsing")
+installation = importlib.import_module("ansible.module_utils.gpu_checks.installation")
 display = Display()
 FIRST_LOOK_SECONDS, LAST_LOOK_SECONDS = 0.3, 5.0
 TAIL_BYTES = 6000
@@ -50,6 +52,12 @@ class ActionModule(ActionBase):
         self._host = self._vars.get("inventory_hostname", "?")
         _validation, arguments = self.validate_argument_spec(argument_spec=argument_spec)
         return result, arguments
+
+    def _execute_module(self, module_name: str | None = None, *args: Any, **more: Any) -> dict[str, Any]:
+        """Run a module: one of ours is named by one word, whether it stands in a clone or in a collection."""
+        name = installation.qualify_name(module_name) if module_name else None
+        answer: dict[str, Any] = super()._execute_module(name, *args, **more)
+        return answer
 
     def show_line(self, text: str) -> None:
         """Print one line for this host while the task runs."""

@@ -5,6 +5,41 @@ And the words that run it in a container.
 
 from __future__ import annotations
 
+DOCUMENTATION = r"""
+name: inference_engine_start
+short_description: How the role inference_server starts an engine
+description:
+  - Looks the engine up among those that this project knows.
+positional: venv, model
+options:
+  _input:
+    description: The name of the engine, such as V(sglang).
+    type: str
+    required: true
+  venv:
+    description: The virtual environment that the engine is installed in.
+    type: path
+    required: true
+  model:
+    description: The model to serve, a path or a name.
+    type: str
+    required: true
+"""
+
+EXAMPLES = r"""
+- name: Show the words that start the engine
+  ansible.builtin.debug:
+    msg: "{{ 'sglang' | inference_engine_start('/opt/sglang', '/srv/models/a') }}"
+"""
+
+RETURN = r"""
+_value:
+  description:
+    - The C(command) that starts the engine, the model as a word of its own (C(model_words)) or among the
+      C(arguments), and the C(names) of the host, the port and the served name.
+  type: dict
+"""
+
 import importlib
 from typing import Any
 
