@@ -447,6 +447,21 @@ _PROBE: list[Rule] = [
         "probe.engine_all_reduce.(why_not needed explanation largest_bytes failure wrong)",
     ),
     *_noise(_LOOK, "probe.engine_all_reduce.(ran reason engine python gpus seconds sizes runs)"),
+    _set("probe.between_hosts.verdict", "all-reduce between hosts"),
+    _set("probe.between_hosts.nccl", "NCCL of the all-reduce between hosts"),
+    _list("probe.between_hosts.hosts", "hosts of the all-reduce"),
+    _set("probe.between_hosts.network.kind", "network between hosts"),
+    _list("probe.between_hosts.network.devices", "interfaces between hosts"),
+    _set("probe.between_hosts.gdr", "GPUDirect RDMA between hosts"),
+    _measured("probe.between_hosts.bus_bandwidth_gb_s", "all-reduce between hosts", "GB/s", 0.1),
+    _set("probe.between_hosts.link.gb_s", "rate of the links between hosts", unit="GB/s"),
+    *_derived(
+        "probe.between_hosts.(verdict network.kind)",
+        "probe.between_hosts.(explanation connected completed missing wrong slow faster_controls share_of_link"
+        " rdma_everywhere problems) probe.between_hosts.network.(channels gdr_channels disabled)"
+        " probe.between_hosts.link.text",
+    ),
+    *_noise(_LOOK, "probe.between_hosts.(asked ran reason group host seconds rank_count arms)"),
     _set("probe.host_links.<card>.verdict", "link to the host"),
     _set("probe.host_links.<card>.node", "NUMA node by the firmware"),
     _measured("probe.host_links.<card>.near_gb_s.*", "host memory, alone ({0})", "GB/s", 0.05, alike=True),
