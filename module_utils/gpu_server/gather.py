@@ -633,7 +633,9 @@ def _host_side(evidence: Evidence, params: dict[str, Any], facts: dict[str, Any]
     facts["packages"] = (
         None if environment is None else installed.find_packages(inside, process["arguments"], environment)
     )
-    if process["pid"] and (not facts["container"] or facts["container"]["network"] == "host"):
+    if facts["container"] and facts["container"]["network"] != "host":
+        facts["nccl_job"]["reason"] = "its container has a network of its own"
+    elif process["pid"]:
         version = _nccl_version(facts)
         facts["nccl_job"] = nccl_job.read_nccl_job(evidence, environment, version, facts["ranks_expected"], errors)
     faults = nccl_faults.find_known_faults(_nccl_version(facts), _gpu_ids(evidence))

@@ -77,6 +77,8 @@ def read_nccl_job(
         errors.add("%s %s" % (COMMAND, address), reason)
         return {**result, "answered": None, "reason": reason}
     result.update({name: found[name] for name in ("answered", *names) if name in found})
+    for line in nccl_ras.find_odd_lines(answer.text)[:3]:
+        errors.odd("%s %s" % (COMMAND, address), "is no line of the table of communicators", line)
     odd = [*found["late"], *found["missing"]]
     result["stuck"] = odd
     if odd:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -65,9 +66,8 @@ def test_acs_is_left_alone_on_a_proxmox_host_in_no_group_whose_vms_have_gpus(pla
 
 def test_an_unknown_tag_ends_the_run_and_is_named(play: Any) -> None:
     run = play("validate.yml", arguments="--limit llm-ct --tags p2p,drvier")
-    assert (
-        run.rc != 0 and "There is no tag 'drvier'; did you mean driver?" in run.text and "Known tags: cuda," in run.text
-    )
+    assert run.rc != 0 and "There is no tag 'drvier'; did you mean driver?" in run.text
+    assert re.search(r"Known tags: (?:\w+, )*cuda,", run.text)
 
 
 def test_a_run_from_another_directory_says_what_is_missing(tmp_path: Path) -> None:

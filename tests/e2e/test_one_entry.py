@@ -86,6 +86,7 @@ def host(log, units=""):
     made.file("/proc/7/stat", stat % (7, "madeup", 1)).file("/proc/8/stat", stat % (8, "madeup::shard0", 7))
     made.file("/proc/7/cmdline", "/v/bin/madeup\0run\0--sha\x004\0--weights-at\0/srv/m\0").file("/proc/8/cmdline", "madeup::shard0\0")
     made.file("/proc/7/environ", "HOME=/root\0").directory("/v/lib", {"python3.12": {"kind": "dir"}})
+    made.file("/proc/7/cgroup", "0::/user.slice/session-1.scope\\n")
     made.directory("/v/lib/python3.12/site-packages", {"madeup-1.5.dist-info": {"kind": "dir"}})
     made.directory("/proc/7/fd", {"2": {"kind": "link", "target": "/srv/log"}}).directory("/srv", {"log": {"modified": 1990.0}}).file("/srv/log", log)
     made.command(LIST, units)
@@ -262,6 +263,9 @@ EXCEPTIONS = {
     "module_utils/gpu_host/loose/command_lines.py",
     "module_utils/gpu_host/loose/of_servers.py",
     "module_utils/gpu_host/measured/other_tools.py",  # the headings of their benchmarks' outputs
+    # The engine's own all-reduce is called as a class of its Python package.
+    "module_utils/gpu_host/probe/engine_all_reduce.py",
+    "module_utils/gpu_probe/engine_all_reduce.py",
 }
 
 

@@ -413,7 +413,7 @@ PLACES: tuple[tuple[str, str, Plant], ...] = (
     ("run", r"(?:nvidia-smi|pveversion|systemctl|systemd-detect-virt|tail)\b.*", into_text),
     ("run", r"(?:docker|podman|nerdctl)(?: image)? inspect .*|(?:k3s )?crictl inspect .*", into_container_json),
     ("run", r"sh -c for n in /dev/nvidia.*", into_text),
-    ("run", r"p2p_(?:probe|collective)", into_text),
+    ("run", r"p2p_(?:probe|collective|between_hosts)|nccl_ras_status .*", into_text),
     ("fetch", r"GET http://(?:[\d.]+|CONTAINER):(?:\d+|PORT)/.*", into_json),
     ("fetch", r"POST http://(?:[\d.]+|CONTAINER):(?:\d+|PORT)/.*", into_text),
     ("list", r"/.*", unchanged),

@@ -107,6 +107,13 @@ def summarise_status(answer: dict[str, Any] | None) -> dict[str, Any]:
     return {**result, "answered": True, "reason": None, **found}
 
 
+def find_odd_lines(text: str) -> list[str]:
+    """The lines of the table of communicators that are none: below its heading, up to the next section."""
+    table = text.partition("Communicators...")[2].partition("\nErrors\n")[0].splitlines()
+    begins = next((at + 1 for at, line in enumerate(table) if line.split()[:1] == ["#"]), len(table))
+    return [line for line in table[begins:] if line.strip() and not _GROUP.match(line)]
+
+
 def _nothing_yet() -> dict[str, Any]:
     return {
         "nccl": None, "communicators": None, "ranks": None, "late_ranks": [], "late": [], "missing_ranks": [],
