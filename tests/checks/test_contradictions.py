@@ -19,6 +19,8 @@ from ansible.module_utils.gpu_checks import engine
 from ansible.module_utils.gpu_checks.evaluator import Asked
 from ansible.module_utils.gpu_host.virtualization import CLOUDS
 
+pytestmark = pytest.mark.slow
+
 Facts = dict[str, Any]
 BASES = ("bare-metal", "kvm-q35", "h200-x2", "serving")
 

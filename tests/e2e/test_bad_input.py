@@ -19,6 +19,7 @@ def test_an_empty_inventory_validates_nothing_and_says_so(play: Any) -> None:
     assert "Traceback" not in run.text
 
 
+@pytest.mark.slow
 def test_an_unreachable_host_is_not_validated_and_stops_no_other(play: Any) -> None:
     gone = {
         "ansible_host": "127.0.0.1",

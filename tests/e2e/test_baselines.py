@@ -36,6 +36,7 @@ def recorded(name: str) -> dict[str, str]:
     return {"gpu_host_bundle": str(HOSTS / (name + ".jsonl.gz"))}
 
 
+@pytest.mark.slow
 def test_save_change_validate(play: Any, tmp_path: Path) -> None:
     baselines = tmp_path / "baselines"
     hosts = {"gpu1": recorded("bare-metal"), "gpu2": recorded("h200-x2"), "broken": recorded("kvm-story")}

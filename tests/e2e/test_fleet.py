@@ -116,6 +116,7 @@ def waivers(expires: str) -> list[dict[str, str]]:
     ]
 
 
+@pytest.mark.slow
 def test_a_healthy_part_is_ready_and_a_waiver_lets_a_host_pass(play: Any) -> None:
     run = play("validate.yml", gpu_host_waivers=waivers("2999-12-31"))
     assert (run.rc, run.status) == (0, "successful") and run.statuses("llm-vm")["p2p_granted"] == "waived"

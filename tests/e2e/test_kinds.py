@@ -53,6 +53,7 @@ def test_machines_without_a_group_and_wrong_entries(play: Any) -> None:
     assert "reconstructed" in run.text
 
 
+@pytest.mark.slow
 def test_acs_is_left_alone_on_a_proxmox_host_in_no_group_whose_vms_have_gpus(play: Any, tmp_path: Path) -> None:
     """Its cards have no driver until their VM starts, so only the configurations of its guests say whose they are."""
     source = bundles.load_bundle(str(HOSTS / "pve-kvm.jsonl.gz"))

@@ -74,6 +74,7 @@ def test_many_forms_in_one_run(play: Any, tmp_path: Path) -> None:
     assert "UNKNOWN: could not be decided" not in run.text
 
 
+@pytest.mark.slow
 def test_one_matrix_is_one_screen(play: Any) -> None:
     run = play("validate.yml", {"all": {"hosts": {"case": {"gpu_host_bundle": str(LOOSE / "matrix-granted.txt")}}}})
     assert "the driver's answer for reads is at hand (OK on every pair), not the other" in run.text

@@ -100,6 +100,7 @@ def write_own_playbook(directory: Path, settings: str, playbook: str) -> None:
     (directory / "own.yml").write_text(playbook)
 
 
+@pytest.mark.slow
 def test_the_lines_of_the_page_are_enough_without_the_collection(elsewhere: Path, run: Run) -> None:
     settings = block(WITHOUT, "ini").replace("/opt/gpu-host-validation", str(ROOT))
     assert settings.count(str(ROOT)) == 6

@@ -17,8 +17,8 @@ SCENARIOS = sorted(
     for path in (ROOT / "molecule").glob("*/molecule.yml")
     if not (path.parent / "environment.py").exists()
 )
-# Six minutes alone; tests/e2e/test_provision_hosts.py runs that role, too.
-LONG = {"nvidia_driver"}
+# Six and three minutes alone; tests/e2e/test_provision_hosts.py runs the first role, too.
+LONG = {"nvidia_driver", "inference_server_container"}
 MAKE_HOSTS = ROOT / "tests" / "hosts" / "make_hosts.py"
 
 

@@ -132,6 +132,7 @@ def test_a_rank_that_fails_is_named_and_both_hosts_go_back(group: Group) -> None
         assert "oom_graphs" not in group.ask(name, "cat /etc/systemd/system/inference-server.service")
 
 
+@pytest.mark.long
 def test_a_rank_that_goes_later_is_seen_on_rank_0(group: Group) -> None:
     group.ask("rank-b", "systemctl stop inference-server")
     group.ask("rank-a", "for i in $(seq 100); do systemctl is-active -q inference-server && sleep 0.1 || break; done")

@@ -108,12 +108,14 @@ def test_wrong_values_are_named_with_rank_and_host(places: Any, library: Path) -
     assert "on rank 1 (two)" in found["explanation"]
 
 
+@pytest.mark.slow
 def test_a_rank_that_stops_is_a_hang(places: Any, library: Path) -> None:
     found = facts_of(measured(places, library, two_STANDIN_NCCL_HANG="1@%d" % LARGE))
     assert found["verdict"] == "hangs" and "in place" in found["explanation"]
     assert "one: rank 0 (%s)" % A in found["explanation"] and "two: rank 1 (%s)" % B in found["explanation"]
 
 
+@pytest.mark.slow
 def test_a_rank_that_never_joins_is_no_connection(places: Any, library: Path) -> None:
     found = facts_of(measured(places, library, two_STANDIN_NCCL_INIT_HANG="1"))
     assert found["verdict"] == "no_connection"

@@ -255,6 +255,7 @@ def test_what_would_take_the_controllers_memory_is_refused_before(tmp_path: Path
         assert wanted.strip() in said, (said, wanted)
 
 
+@pytest.mark.slow
 def test_a_large_text_is_no_fault() -> None:
     """16 MiB of a command's output, full of what counts as structure outside of quotes."""
     text = '[1], {"a": 1}, \\"' * (2**20)

@@ -72,6 +72,7 @@ def test_it_fails_and_says_why(step: Any) -> None:
     assert result["msg"] == "a step ended with 3 after %.0f s: E: no such package Look again." % result["seconds"]
 
 
+@pytest.mark.slow
 def test_it_is_killed_from_outside(step: Any) -> None:
     plugin = step("echo beginning; sleep 60")
     look = plugin.follow_detached

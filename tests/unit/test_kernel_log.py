@@ -381,6 +381,7 @@ def test_text_is_data() -> None:
     assert not any(ord(character) < 32 for character in finding["text"])
 
 
+@pytest.mark.slow
 def test_a_flood_is_bounded_in_time_and_memory() -> None:
     flood = "".join(
         "[%9d.0] NVRM: Xid (PCI:0000:61:00): %d, pid=1, x\n" % (number, number % 900) for number in range(150_000)

@@ -141,6 +141,7 @@ def test_an_escaped_text_reads_as_it_was(text: str) -> None:
     assert "".join(child.content for child in found[4].children or []) == " ".join(text.split())
 
 
+@pytest.mark.slow
 def test_it_fits_into_a_ticket() -> None:
     report = samples.report()
     record = {**report["hosts"]["gpu10"], "facts": probed(host(16), p0_1=pair(30.0, 13.7, "staged"))}

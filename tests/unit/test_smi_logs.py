@@ -71,6 +71,7 @@ def test_an_unescaped_process_name_does_not_cost_the_log() -> None:
     assert facts["idle"] is False
 
 
+@pytest.mark.slow
 def test_absurd_depth_and_size_are_bounded() -> None:
     began = time.monotonic()
     deep = "<nvidia_smi_log>" + "<a>" * 200_000
