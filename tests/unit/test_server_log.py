@@ -263,6 +263,13 @@ def test_two_ranks_say_how_they_talk(name: str, transports: dict[str, list[str]]
     assert log["nccl"]["version"] == "2.28.9"
 
 
+def test_two_nodes_each_tell_their_own_part() -> None:
+    """SGLang 0.5.17 with --nnodes 2; the second node was killed while the first served."""
+    first, second = (read(RECORDINGS / ("sglang-0.5.17-nodes2-%s.log.gz" % name)) for name in ("first", "second"))
+    assert first["ready"] is True and first["fatal"]["kind"] == "peer_gone"
+    assert second["ready"] is False and second["fatal"] is None and second["phase"] in server_state.LOADED
+
+
 def test_a_server_that_was_told_to_stop_says_so() -> None:
     assert "SIGTERM received" in read(RECORDINGS / "sglang-0.5.17-tp2-serving.log.gz")["stopping"]
     assert read(RECORDINGS / "sglang-0.5.17-tp2-rank_killed.log.gz")["stopping"] is None
