@@ -427,10 +427,16 @@ _PROBE: list[Rule] = [
     _set("probe.collective.arms.*.nccl", "NCCL of the all-reduce ({0})"),
     _set("probe.collective.arms.*.torch", "PyTorch of the all-reduce ({0})"),
     _set("probe.collective.arms.*.transports.<pair>", "NCCL transport ({0})"),
-    *_noise(_LOOK, "probe.collective.arms.*.(detail errors hang_signature seconds warnings)"),
+    _set("probe.collective.arms.*.cuda", "CUDA of NCCL ({0})"),
+    *_noise(
+        _LOOK,
+        "probe.collective.arms.*.(detail errors hang_signature seconds warnings diagnostics failure ras ready"
+        " start_seconds waiting)",
+    ),
     *_noise(
         "the bandwidth of the same size is compared",
-        "probe.collective.arms.*.sizes.*.(first_wrong iterations latency_us rounds seconds wrong)",
+        "probe.collective.arms.*.sizes.*.(algorithm_bandwidth_gb_s first_wrong iterations latency_us rounds seconds"
+        " wrong checked got wanted wrong_gpus)",
     ),
     _set("probe.collective.nccl", "NCCL of the all-reduce"),
     *_noise(_LOOK, "probe.collective.(ran reason python gpus library source seconds)"),

@@ -16,7 +16,6 @@ _LOG = {"server_log_without_fault", "p2p_engaged", "server_not_saturated", "serv
 RECORDED_WITHOUT = {
     "h200-x1": _COUNTERS,
     "h200-x1-engine": _COUNTERS | _LOG,
-    "h200-x2": _COUNTERS | {"nvlink_error_counters_clean"},
 }
 SHOWN = ("status", "severity", "found", "reason", "failed_condition")
 

@@ -67,6 +67,7 @@ def odd_answers(base: str) -> Iterator[Any]:
             yield replace(answer, **{field: data[: match.start()] + odd + data[match.end() :]})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("base", BASES)
 def test_an_odd_value_is_named_where_it_makes_a_fact_unknown(base: str) -> None:
     place, host, memory = degraded.place_of(base), degraded.base_host(base), degraded.base_memory(base)

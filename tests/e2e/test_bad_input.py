@@ -12,6 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 HEALTHY = ROOT / "tests" / "fixtures" / "hosts" / "lxc-story.jsonl.gz"
 
 
+@pytest.mark.slow
 def test_an_empty_inventory_validates_nothing_and_says_so(play: Any) -> None:
     run = play("validate.yml", {"all": {"hosts": {}}})
     assert run.rc != 0

@@ -20,7 +20,7 @@ import nccl_standin
 
 from .conftest import LOCAL
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("between_hosts")]
 
 CHECKS = [
     "hosts_fit_together", "hosts_connect", "hosts_all_reduce_correct", "hosts_gdr_used", "hosts_fastest_network",

@@ -71,6 +71,7 @@ def test_an_unknown_tag_ends_the_run_and_is_named(play: Any) -> None:
     assert re.search(r"Known tags: (?:\w+, )*cuda,", run.text)
 
 
+@pytest.mark.slow
 def test_a_run_from_another_directory_says_what_is_missing(tmp_path: Path) -> None:
     program = Path(sys.executable).parent / "ansible-playbook"
     environment = {**os.environ, "LC_ALL": "C.UTF-8", "ANSIBLE_HOME": str(tmp_path)}

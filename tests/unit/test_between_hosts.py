@@ -28,6 +28,7 @@ from ansible.module_utils.gpu_host.probe import between_hosts, host_network, hos
 from nccl_standin import LARGE, SMALL
 from probe_library import A, B, environment
 
+pytestmark = pytest.mark.xdist_group("between_hosts")  # each looks for what the others could have left behind
 NO_NAMESPACES = os.geteuid() != 0 or shutil.which("ip") is None
 LIMITS = {"join_limit_s": 4.0, "step_limit_s": 2.0, "arm_limit_s": 12.0, "limit_s": 30.0}
 

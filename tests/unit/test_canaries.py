@@ -94,6 +94,7 @@ def test_no_form_comes_through_json_that_stays_json() -> None:
     assert json.loads(masked)["model"] == "m"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "command", ["docker inspect x", "podman inspect x", "crictl inspect x", "docker image inspect x"]
 )

@@ -65,6 +65,7 @@ def test_one_process_that_goes_wrong_is_told_apart(library: Path, monkeypatch: p
     assert found["verdict"] == "wrong_values" and "bytes in one process: 1 wrong" in found["explanation"]
 
 
+@pytest.mark.slow
 def test_a_hang_ends_in_time_and_says_who_waits_where(library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     began = time.monotonic()
     raw, found = nccl_standin.run(library, monkeypatch, STANDIN_NCCL_HANG="1@%d" % LARGE)
@@ -77,6 +78,7 @@ def test_a_hang_ends_in_time_and_says_who_waits_where(library: Path, monkeypatch
     assert arm["sizes"][str(SMALL)]["wrong"] == 0  # what was measured before stays
 
 
+@pytest.mark.slow
 def test_a_rank_that_never_joins_is_named(library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(all_reduce, "JOIN_LIMIT_S", 1.0)
     raw, found = nccl_standin.run(library, monkeypatch, ("configured",), STANDIN_NCCL_INIT_HANG="1")

@@ -47,6 +47,7 @@ def test_an_engine_that_sums_right_needs_no_flag() -> None:
         assert ways["graph"]["calls"] == 2 * 2 * 4 and ways["graph"]["wrong"] == 0 and ways["graph"]["latency_us"] > 0
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize(
     ("steered", "verdict", "said"),

@@ -87,6 +87,7 @@ print(json.dumps([deliver.check_delivery(one, other, method, host) for method in
         assert result["status"] == "ok" and result["sizes"] == [12288, 65537, 2**20 + 16, 64 * 2**20]
 
 
+@pytest.mark.slow
 def test_a_private_mirror_is_caught_and_named(library: Path) -> None:
     found = facts(library, STANDIN_MIRROR="0>1")
     assert found["mirrored_pairs"] == [AB]

@@ -141,6 +141,7 @@ def test_a_switch_that_collapses_under_load_only_is_named(library: Path, tmp_pat
     assert any("root port 0000:a1:01.0" in text for text in found["collapsed_under_load"])
 
 
+@pytest.mark.slow
 def test_a_hang_in_the_third_phase_costs_its_pair(library: Path, tmp_path: Path) -> None:
     """Copies of a pair: four to deliver, then the latency."""
     found = run(library, build_sysfs(tmp_path / "sys", 8), 8, {"pair_limit_s": 1.0}, STANDIN_HANG_AT="2>3@5")

@@ -90,6 +90,6 @@ def test_a_host_without_such_figures_says_nothing() -> None:
             link_figures.build_phase_table,
         ):
             assert build(facts) is None
-    old = facts_of(base="h200-x2")  # recorded before the probe had phases
+    old = facts_of(base="h200-x1")  # recorded before the probe had phases
     assert link_figures.build_host_link_table(old) is None and link_figures.build_phase_table(old) is None
     assert link_figures.describe_links(old, verbose=False) == []

@@ -475,6 +475,7 @@ def kubelets_links(container: dict[str, Any]) -> dict[str, Any]:
     return {"list": "/var/log/containers", "status": "ok", "entries": {name: link}}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["docker", "kubernetes", "podman"])
 def test_without_the_runtimes_word_the_kernels_is_enough(name: str) -> None:
     """No program, no right, no daemon: what holds is read from /proc and the cgroup all the same."""
