@@ -203,12 +203,18 @@ def reader_of(tried: Tried, violation: str) -> str:
     return "+".join(sorted({path[1] for path in degraded.paths(check) if path[0] == "host"}))
 
 
+# Continuous integration leaves the half with the mark `long` to make test-all.
+MARKS: dict[int, list[pytest.MarkDecorator]] = {
+    0: [],
+    1: [pytest.mark.slow],
+    2: [pytest.mark.slow, pytest.mark.long],
+    3: [pytest.mark.slow, pytest.mark.long],
+}
+
+
 @pytest.mark.parametrize(
     "path",
-    [
-        pytest.param(path, id=path.name[:-4], marks=[pytest.mark.slow] if number % 4 else [])
-        for number, path in enumerate(FILES)
-    ],
+    [pytest.param(path, id=path.name[:-4], marks=MARKS[number % 4]) for number, path in enumerate(FILES)],
 )
 def test_what_could_not_be_read_is_never_good(path: Path, request: pytest.FixtureRequest, record_property: Any) -> None:
     everything = request.config.getoption("--degrade-all")

@@ -163,6 +163,7 @@ def test_another_machine_is_told_and_not_compared() -> None:
     assert found["message"].startswith("the baseline is of another machine (its DMI UUID ")
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_every_broken_host_is_compared_without_a_fault() -> None:
     for path in sorted(Path(harness.BROKEN).glob("*.yml"))[::12]:

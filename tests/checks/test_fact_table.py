@@ -51,6 +51,7 @@ def test_a_new_member_of_a_list_is_found() -> None:
     assert list(rules.find_unknown(host, fact_table.TREE)) == ["driver.dkms.[].new_fact"]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_every_broken_host_too_and_no_line_is_of_a_fact_that_there_is_not() -> None:
     seen: set[rules.Path] = set()

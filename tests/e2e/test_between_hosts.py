@@ -101,12 +101,14 @@ def test_what_was_not_asked_for_stands_on_the_first_screen(play: Any, fleet: Any
     assert "validate.yml -l glm -e probe_between_hosts=true" in plain.text
 
 
+@pytest.mark.long
 def test_a_host_with_another_nccl_is_named_and_nothing_runs(play: Any, fleet: Any) -> None:
     run = play("validate.yml", fleet(two="STANDIN_NCCL_VERSION=22105"), probe_between_hosts=True)
     assert run.rc == 2 and {run.statuses(host)["hosts_fit_together"] for host in two_hosts.HOSTS} == {"fail"}
     assert "the versions of NCCL differ: 2.28.9 on one" in run.text and "2.21.5 on two" in run.text
 
 
+@pytest.mark.long
 def test_a_host_that_is_not_in_the_run_leaves_the_others_unproven(play: Any, fleet: Any) -> None:
     run = play("validate.yml", fleet(), "-l one", probe_between_hosts=True)
     assert (

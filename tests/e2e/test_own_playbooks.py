@@ -183,12 +183,14 @@ def test_every_file_finds_what_it_imports(elsewhere: Path, collection: Path, run
     run("python", "-c", program % str(elsewhere / "collections"), *names)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_module_alone_reads_a_recorded_host(collection: Path, run: Run) -> None:
     said = run("ansible", "all", "-i", "x,", "-m", NAME + "gpu_facts", "-a", "bundle=%s" % BUNDLE)
     assert json.loads(said.partition("=>")[2])["ansible_facts"]["gpu_host"]["gpus"]["count"] == 8
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_every_plugin_is_documented(collection: Path, run: Run) -> None:
     folders = {"module": "modules", "callback": "callback", "filter": "filter"}

@@ -30,7 +30,7 @@ ln -sfn /usr/bin/python3 /srv/venv/bin/python
 printf '#!/bin/sh\nexit 9\n' > /usr/local/bin/nvidia-smi
 chmod 755 /usr/local/bin/nvidia-smi
 """
-pytestmark = [pytest.mark.hosts, pytest.mark.engine, pytest.mark.xdist_group("engine")]
+pytestmark = [pytest.mark.hosts, pytest.mark.long, pytest.mark.engine, pytest.mark.xdist_group("engine")]
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "hosts"))
 from ssh_host import PLAYBOOK, ask_over_ssh, describe_connection, run_over_ssh
 
-pytestmark = [pytest.mark.hosts, pytest.mark.xdist_group("servers")]
+pytestmark = [pytest.mark.hosts, pytest.mark.long, pytest.mark.xdist_group("servers")]
 NAMES = ("rank-a", "rank-b")
 STATE = "/var/lib/inference-server"
 QUICK = ("-e", '{"inference_server_validate": false}')
@@ -132,7 +132,6 @@ def test_a_rank_that_fails_is_named_and_both_hosts_go_back(group: Group) -> None
         assert "oom_graphs" not in group.ask(name, "cat /etc/systemd/system/inference-server.service")
 
 
-@pytest.mark.long
 def test_a_rank_that_goes_later_is_seen_on_rank_0(group: Group) -> None:
     group.ask("rank-b", "systemctl stop inference-server")
     group.ask("rank-a", "for i in $(seq 100); do systemctl is-active -q inference-server && sleep 0.1 || break; done")
