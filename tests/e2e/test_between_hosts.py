@@ -79,6 +79,7 @@ def fleet(places: list[two_hosts.Place], tmp_path: Path) -> Any:
     return make
 
 
+@pytest.mark.long
 def test_hosts_that_serve_together_are_measured_together(play: Any, fleet: Any, tmp_path: Path) -> None:
     inventory = fleet()
     asked = play("validate.yml", inventory, probe_between_hosts=True)

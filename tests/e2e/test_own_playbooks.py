@@ -208,7 +208,9 @@ def test_no_short_name_is_left(collection: Path) -> None:
     short = re.compile(r"^\s*(- )?(%s):" % "|".join(MODULES), re.M)
     files = [*collection.glob("roles/*/tasks/*.yml"), *collection.glob("playbooks/**/*.yml")]
     assert len(files) > 20
-    assert [path.name for path in files if short.search(path.read_text())] == []
+    # A fact that a role gives the play may have the name of a module.
+    texts = {path.name: path.read_text().replace('inference_server_container: "{{', "") for path in files}
+    assert [name for name, text in texts.items() if short.search(text)] == []
     code = [path for path in collection.rglob("*.py") if "ansible.module_utils.gpu_" in path.read_text()]
     assert code == []
     manifest = yaml.safe_load((collection / "MANIFEST.json").read_text())["collection_info"]

@@ -17,8 +17,8 @@ SCENARIOS = sorted(
     for path in (ROOT / "molecule").glob("*/molecule.yml")
     if not (path.parent / "environment.py").exists()
 )
-# Six and three minutes alone; tests/e2e/test_provision_hosts.py runs the first role, too.
-LONG = {"nvidia_driver", "inference_server_container"}
+# Three to six minutes each; tests/e2e/test_provision_hosts.py and tests/roles run the first and the last role, too.
+LONG = {"nvidia_driver", "inference_server_container", "proxmox_passthrough"}
 MAKE_HOSTS = ROOT / "tests" / "hosts" / "make_hosts.py"
 
 

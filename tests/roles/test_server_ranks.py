@@ -108,7 +108,7 @@ def test_the_ranks_start_in_order_and_stay(group: Group) -> None:
     assert code == 0, text[-6000:]
     assert 0 < text.index("Start rank 0") < text.index("Start the other ranks")
     assert "All 2 hosts are ready" in text
-    assert "unproven" not in text
+    assert "is missing" not in text
     assert group.serves()
     before = group.pids()
     assert "--node-rank 1" in group.ask("rank-b", "tr '\\0' ' ' < /proc/%s/cmdline" % before[1])

@@ -16,6 +16,7 @@ sys.path.insert(0, str(ROOT / "tests" / "checks"))
 import harness  # type: ignore[import-not-found]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_docs_are_current() -> None:
     done = subprocess.run(
