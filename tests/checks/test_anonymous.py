@@ -56,8 +56,7 @@ def verdict(
 
 
 @pytest.mark.slow
-# The host "rdma" has the name of a field of its results, which is replaced with it.
-@pytest.mark.parametrize("name", sorted({*harness.BASES, *RECORDED} - {"rdma"}))
+@pytest.mark.parametrize("name", sorted({*harness.BASES, *RECORDED}))
 def test_the_verdict_is_the_same(name: str) -> None:
     settings = harness.BASES.get(name, {})
     place = settings.get("hypervisor")

@@ -77,6 +77,19 @@ def test_a_name_that_is_a_word_of_the_evidence_stays(name: str) -> None:
     assert read(anonymise_bundle(text, "h"), "/f0") == "PCI host bridge, nvidia, vm"
 
 
+def test_a_name_that_is_a_field_of_a_result_leaves_the_result_whole() -> None:
+    result = '{"host": "rdma", "look": {"rdma": [1]}}'
+    records = [
+        {"run": ["p2p_between_hosts"], "status": "ok", "rc": 0, "stdout": result},
+        {"read": "/f0", "status": "ok", "text": "root@rdma:~#"},
+    ]
+    made_anonymous = anonymise_bundle(bundle.dump_bundle({"host": "rdma", "captured_at": 1.0}, records))
+    assert json.loads(bundle.parse_bundle(made_anonymous.encode()).run(("p2p_between_hosts",)).text)["look"] == {
+        "rdma": [1]
+    }
+    assert read(made_anonymous, "/f0") != "root@rdma:~#"
+
+
 LINES = """\
 inet6 2a01:4f8:1:2:3:4:5:6/64
 hw 02-42-00-aa-bb-01 again 02:42:00:aa:bb:01

@@ -115,6 +115,9 @@ def _digits_of(guid: str) -> str:
     return guid.lower().replace("0x", "", 1).replace(":", "")
 
 
+_FIELD = re.compile(r'"([A-Za-z]\w*)": ')
+
+
 class _Names:
     """The names that the evidence shows in places of names, and their stand-ins."""
 
@@ -124,6 +127,7 @@ class _Names:
         self._made: set[str] = set()
         self.table: dict[str, str] = {}  # as the evidence spells it -> its stand-in
         self.vocabulary: set[str] = set()  # words of the evidence itself
+        self.fields: set[str] = set()  # of the probe's results, which are JSON
         self.guids: set[str] = set()  # their digits
 
     def collect(self, record: dict[str, Any]) -> None:
@@ -132,6 +136,8 @@ class _Names:
         for word in asked:
             if not identities.HOME.search(str(word)):
                 self.vocabulary.update(re.findall("[a-z0-9]+", str(word).lower()))
+        if str(asked[0]).startswith("p2p_"):
+            self.fields.update(_FIELD.findall(str(record.get("stdout", ""))))
         if asked[0] == "nvidia-smi":
             self.vocabulary |= identities.find_labels(str(record.get("stdout", "")))
         if _DMI_SERIAL.fullmatch(str(record.get("read", ""))) and identities.is_serial(
@@ -177,12 +183,13 @@ class _Names:
             self._made.add(made)
 
     def everywhere(self) -> dict[str, str]:
-        """Those of `table` that are replaced wherever they stand: long enough to be nothing else, and no word of the
-        evidence."""
+        """Those of `table` that are replaced wherever they stand: long enough to be nothing else, and neither a word of
+        the evidence nor a field of a result."""
         return {
             name: made
             for name, made in self.table.items()
-            if (len(name) > 6 if made.isdigit() else len(name) > 3 and identities.is_telling(name))
+            if name not in self.fields
+            and (len(name) > 6 if made.isdigit() else len(name) > 3 and identities.is_telling(name))
             and self.vocabulary.isdisjoint(re.findall("[a-z0-9]+", name.lower()))
         }
 
