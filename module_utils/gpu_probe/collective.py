@@ -35,7 +35,7 @@ from . import measure
 from .driver import Cuda, CudaError, LibraryError
 from .gpu import Gpu, normal_address
 from .nccl import Nccl, NcclError, NcclLibraryError
-from .worker import FREE_TO_START_WITH, die_with_parent
+from .worker import FREE_TO_START_WITH, die_with_parent, read_options
 
 PERIOD = 8191  # elements
 CHECKED_PERIODS = 512  # compared at once: 16 MiB
@@ -345,13 +345,7 @@ def _say(message: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    line = b""
-    while not line.endswith(b"\n"):
-        piece = os.read(0, 1)
-        if not piece:
-            os._exit(3)
-        line += piece
-    options = json.loads(line)
+    options = read_options()
     go = threading.Event()
     if options.get("owner") is not None:
         _become(int(options["owner"]))

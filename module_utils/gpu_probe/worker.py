@@ -569,14 +569,20 @@ def _watch_standard_input(heard: Callable[[], None] | None) -> None:
     os._exit(3)
 
 
-def main() -> None:
+def read_options() -> dict[str, Any]:
+    """The line of JSON that the parent writes first, and not a byte behind it."""
     line = b""
     while not line.endswith(b"\n"):
         piece = os.read(0, 1)
         if not piece:
             os._exit(3)
         line += piece
-    options = json.loads(line)
+    found: dict[str, Any] = json.loads(line)
+    return found
+
+
+def main() -> None:
+    options = read_options()
     die_with_parent(int(options["parent"]))
     for name in FREE_TO_START_WITH:
         os.environ.pop(name, None)

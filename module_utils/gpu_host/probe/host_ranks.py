@@ -23,11 +23,12 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from ..linux.detached import run_detached, write_whole
 from . import host_network
 from .rank_processes import KEPT_LINES, START_LIMIT_S, RankProcesses, read_messages, read_text
 from .worker_run import PACKAGES
 
-PID, ALIVE, STOP, FIRST, PROGRESS, RESULT = "pid", "alive", "stop", "first.json", "progress", "result.json"
+ALIVE, STOP, FIRST, PROGRESS, RESULT = "alive", "stop", "first.json", "progress", "result.json"
 ARM_LIMIT_S = 120.0  # of one arm's all-reduces
 STEP_LIMIT_S = 45.0  # of one size and its repeats: 64 MiB twenty-four times over 1 Gbit/s take 14 s
 JOIN_LIMIT_S = 45.0  # until every rank of every host has come
@@ -211,25 +212,14 @@ def start_detached(order: dict[str, Any]) -> str:
     first_look = time.time() + FIRST_LOOK_S - ALONE_S
     os.utime(os.path.join(directory, ALIVE), (first_look, first_look))
     packages = _keep_packages(directory)
-    child = os.fork()
-    if child:
-        os.waitpid(child, 0)
-        return directory
-    try:  # nothing of the module may run on in a child, not even its clean-up
-        os.setsid()
-        worker = os.fork()
-        if worker:
-            write_whole(directory, PID, str(worker))
-        else:
-            signal.signal(signal.SIGHUP, signal.SIG_IGN)
-            nothing = os.open(os.devnull, os.O_RDWR)
-            for number in (0, 1, 2):
-                os.dup2(nothing, number)
-            tempfile.tempdir = directory
-            run_ranks(directory, order, packages)
-            _tidy(directory)
-    finally:
-        os._exit(0)
+
+    def work() -> None:
+        tempfile.tempdir = directory
+        run_ranks(directory, order, packages)
+        _tidy(directory)
+
+    run_detached(directory, work)
+    return directory
 
 
 def _keep_packages(directory: str) -> str:
@@ -374,15 +364,6 @@ def find_meeting_problem(address: str, port: int, token: str) -> str | None:
         return "another machine answers at %s: the address means something else on this host" % where
     back = answer.get("back")
     return "rank 0 does not reach this host back, and NCCL connects in both directions: %s" % back if back else None
-
-
-def write_whole(directory: str, name: str, text: str) -> None:
-    """Whole or not at all; nothing where the directory has been removed."""
-    path = os.path.join(directory, name)
-    with contextlib.suppress(OSError):
-        with open(path + ".new", "w", encoding="utf-8") as handle:
-            handle.write(text)
-        os.rename(path + ".new", path)
 
 
 def wait_for_file(directory: str, name: str, seconds: float, wanted: Callable[[], bool]) -> str | None:

@@ -23,6 +23,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, BinaryIO
 
+from ...gpu_host.linux import detached
 from . import benchmark, generators, request_load, result_files
 from .generator_find import make_environment, make_workplace, popen_as_user
 from .generators import BUILTIN, GENERATORS
@@ -32,32 +33,21 @@ ALONE_SECONDS = 180.0
 LOOK_SECONDS = 0.5
 LOG_BYTES = 32 * 1024
 RESULT_BYTES = 512 << 20
-PROGRESS, RESULT, ALIVE, PID, LOG = "progress", "result.json", "alive", "pid", "log"
+PROGRESS, RESULT, ALIVE, LOG = "progress", "result.json", "alive", "log"
 
 
 def run_detached(work: Callable[[str], None]) -> str:
     """Run `work(directory)` in a process of its own that outlives this one; the directory."""
     directory = tempfile.mkdtemp(prefix="benchmark-")
-    _write(directory, ALIVE, "")
-    child = os.fork()
-    if child:
-        os.waitpid(child, 0)
-        return directory
-    try:  # nothing of the module may run on in a child, not even its clean-up
-        os.setsid()
-        worker = os.fork()
-        if worker:
-            _write(directory, PID, str(worker))
-        else:
-            signal.signal(signal.SIGHUP, signal.SIG_IGN)
-            os.umask(0o077)
-            nothing = os.open(os.devnull, os.O_RDWR)
-            for number in (0, 1, 2):
-                os.dup2(nothing, number)
-            work(directory)
-            _tidy(directory)
-    finally:
-        os._exit(0)
+    detached.write_whole(directory, ALIVE, "")
+
+    def run() -> None:
+        os.umask(0o077)
+        work(directory)
+        _tidy(directory)
+
+    detached.run_detached(directory, run)
+    return directory
 
 
 def _tidy(directory: str) -> None:
@@ -97,7 +87,7 @@ def run_load(directory: str, order: Order) -> None:
         return
     done["cell"]["problems"] = [generators.redact_key(text, order.key) for text in done["cell"]["problems"]]
     done["cell"]["gpus"] = sampler.samples()
-    _write(directory, RESULT, json.dumps(done))
+    detached.write_whole(directory, RESULT, json.dumps(done))
 
 
 def _builtin(directory: str, order: Order, sampler: _Sampler) -> dict[str, Any]:
@@ -210,13 +200,6 @@ def _tail(path: str) -> str:
     return ""
 
 
-def _write(directory: str, name: str, text: str) -> None:
-    new = os.path.join(directory, name + ".new")
-    with open(new, "w", encoding="utf-8") as file:
-        file.write(text)
-    os.replace(new, os.path.join(directory, name))
-
-
 class _Watch:
     """How far the load is, and whether anybody still wants to know."""
 
@@ -233,7 +216,7 @@ class _Watch:
         text = json.dumps({"done": done, "requests": requests, "line": line.rpartition(" | ")[2]})
         if text != self._shown:
             self._shown = text
-            _write(self._directory, PROGRESS, text)
+            detached.write_whole(self._directory, PROGRESS, text)
 
     def wanted(self) -> bool:
         try:

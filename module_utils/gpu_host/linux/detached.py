@@ -1,0 +1,44 @@
+"""A process that outlives the module which starts it, and the directory in which it says how far it is.
+
+A connection that is silent for minutes may be cut. So a module starts what takes long, returns at once, and whoever
+asked looks into the directory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Callable
+
+PID = "pid"  # the file with the number of the process
+
+
+def run_detached(directory: str, work: Callable[[], None]) -> None:
+    """Run `work()` in a session of its own, without standard input and output; `directory`/pid is there on return."""
+    child = os.fork()
+    if child:
+        os.waitpid(child, 0)
+        return
+    try:  # nothing of the module may run on in a child, not even its clean-up
+        os.setsid()
+        worker = os.fork()
+        if worker:
+            write_whole(directory, PID, str(worker))
+        else:
+            signal.signal(signal.SIGHUP, signal.SIG_IGN)
+            nothing = os.open(os.devnull, os.O_RDWR)
+            for number in (0, 1, 2):
+                os.dup2(nothing, number)
+            work()
+    finally:
+        os._exit(0)
+
+
+def write_whole(directory: str, name: str, text: str) -> None:
+    """Whole or not at all; nothing where the directory has been removed."""
+    path = os.path.join(directory, name)
+    with contextlib.suppress(OSError):
+        with open(path + ".new", "w", encoding="utf-8") as handle:
+            handle.write(text)
+        os.replace(path + ".new", path)
