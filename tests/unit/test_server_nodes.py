@@ -23,8 +23,8 @@ ROW = "   0: %s %s %s 00000000:00000000 00:00000000 00000000     0        0 1234
 
 
 def _filters() -> Any:
-    path = ROOT / "roles" / "inference_server" / "filter_plugins" / "server_ranks.py"
-    spec = importlib.util.spec_from_file_location("server_ranks", path)
+    path = ROOT / "roles" / "inference_server" / "filter_plugins" / "inference_rank_arguments.py"
+    spec = importlib.util.spec_from_file_location("inference_rank_arguments", path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

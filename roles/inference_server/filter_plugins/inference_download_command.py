@@ -2,6 +2,61 @@
 
 from __future__ import annotations
 
+DOCUMENTATION = r"""
+name: inference_download_command
+short_description: How the role inference_server downloads a model
+description:
+  - The words of systemd-run for a download that the module inference_server_model has planned.
+options:
+  _input:
+    description: The plan, as the module returns it.
+    type: dict
+    required: true
+  unit:
+    description: The name of the unit that it runs as.
+    type: str
+    required: true
+  user:
+    description: The user of the server.
+    type: str
+    required: true
+  home:
+    description: The home directory of the server.
+    type: path
+    required: true
+  secrets:
+    description: The environment file with the token, which only root reads.
+    type: path
+    required: true
+  environment:
+    description: The environment of the server.
+    type: dict
+    required: true
+  writable:
+    description: What the unit of the server may write beside its home.
+    type: list
+    elements: path
+    required: true
+  python:
+    description: The Python of the engine's environment.
+    type: path
+    required: true
+"""
+
+EXAMPLES = r"""
+- name: Show the words that download the model
+  ansible.builtin.debug:
+    msg: "{{ plan | inference_download_command(unit='a-download.service', user='a', home='/var/lib/a',
+      secrets='/etc/a.env', environment={}, writable=[], python='/opt/a/bin/python') }}"
+"""
+
+RETURN = r"""
+_value:
+  description: The words of the command.
+  type: list
+  elements: str
+"""
+
 from typing import Any
 
 

@@ -2,6 +2,49 @@
 
 from __future__ import annotations
 
+DOCUMENTATION = r"""
+name: inference_rank_arguments
+short_description: What one rank of a server over several hosts is started with
+description:
+  - Looks up how the engine names the number of hosts, its own rank and the place where the ranks meet.
+positional: rank, nodes, address, port
+options:
+  _input:
+    description: The name of the engine, such as V(sglang).
+    type: str
+    required: true
+  rank:
+    description: The number of this host among the hosts of the server, from 0.
+    type: int
+    required: true
+  nodes:
+    description: How many hosts serve the model together.
+    type: int
+    required: true
+  address:
+    description: The address of rank 0.
+    type: str
+    required: true
+  port:
+    description: The port on which the ranks meet.
+    type: int
+    required: true
+"""
+
+EXAMPLES = r"""
+- name: Show what the second of two ranks is started with
+  ansible.builtin.debug:
+    msg: "{{ 'sglang' | inference_rank_arguments(1, 2, '10.0.0.1', 20000) }}"
+"""
+
+RETURN = r"""
+_value:
+  description:
+    - The C(arguments) of the rank, the names that only the role sets (C(reserved)), and the variable for the host's
+      own address (C(address_variable)).
+  type: dict
+"""
+
 import importlib
 from typing import Any
 
