@@ -34,7 +34,7 @@ SHORT = {
 
 
 # Plays of which there is nothing to say: they go on with what an earlier one began, and often have no host.
-LATER_PLAYS = {"Validate guests whose Proxmox host took longer"}
+LATER_PLAYS = {"Validate guests whose Proxmox host took longer", "Measure hosts together that serve one model"}
 
 
 class CallbackModule(Default):
