@@ -48,24 +48,9 @@ bundle_text:
   type: str
 """
 
+from ansible.module_utils.gpu_gather.gpu_facts import ARGUMENT_SPEC, open_host
+from ansible.module_utils.gpu_gather.gpu_facts import gather_facts as facts
 from ansible.module_utils.gpu_host.evidence import fact_module
-from ansible.module_utils.gpu_host.evidence.interface import Evidence
-from ansible.module_utils.gpu_host.gather import gather
-
-ARGUMENT_SPEC = {
-    "gather_subset": {"type": "list", "elements": "str", "default": ["all"]},
-    **fact_module.ARGUMENTS,
-}
-
-
-def facts(evidence: Evidence, params: dict) -> dict:
-    """The module's result for `evidence`; what the action plugin calls for a recorded host.
-
-    ValueError: bad arguments.
-    """
-    subset = params.get("gather_subset") or ["all"]
-    return fact_module.build_result("gpu_facts", "gpu_host", evidence, params, lambda seen: gather(seen, subset))
-
 
 if __name__ == "__main__":
-    fact_module.run_module(ARGUMENT_SPEC, facts)
+    fact_module.run_module(ARGUMENT_SPEC, facts, open_host)

@@ -1,8 +1,5 @@
 #!/usr/bin/python
-"""Documentation of the host_facts action.
-
-The code is plugins/action/host_facts.py and runs the modules of the facts.
-"""
+"""The host_facts module; the action of the same name reads recorded hosts and writes bundles."""
 
 from __future__ import annotations
 
@@ -10,8 +7,9 @@ DOCUMENTATION = r"""
 module: host_facts
 short_description: Gather every kind of facts that the checks judge
 description:
-  - Runs M(gpu_facts) on the host and, where they are wanted, M(proxmox_facts), M(p2p_facts) and
-    M(inference_server_facts), in one task.
+  - Gathers what M(gpu_facts) and, where they are wanted, M(proxmox_facts), M(p2p_facts) and M(inference_server_facts)
+    gather, in one task and in one round trip. Only a probe that may take long (of more than two GPUs, or with the
+    engine's own all-reduce) has a round trip of its own, which says how long it may take, and a server with a key.
   - With O(bundle) the same facts come from a file that C(capture.yml) wrote, read on the controller.
   - With O(capture_dest) everything that was read is written to a bundle on the controller.
 options:
@@ -148,3 +146,57 @@ summary:
   type: list
   elements: str
 """
+
+from typing import Any
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
+from ansible.module_utils.gpu_gather import every_kind
+
+ARGUMENT_SPEC = {**every_kind.ARGUMENT_SPEC, "left": {"type": "list", "elements": "str", "default": []}}
+
+
+def load_kind(name: str) -> Any:
+    """The code of one kind of facts; what is not wanted is not even read from the payload."""
+    if name == "gpu_facts":
+        from ansible.module_utils.gpu_gather import gpu_facts as kind  # noqa: PLC0415
+    elif name == "p2p_facts":
+        from ansible.module_utils.gpu_gather import p2p_facts as kind  # noqa: PLC0415
+    elif name == "proxmox_facts":
+        from ansible.module_utils.gpu_gather import proxmox_facts as kind  # noqa: PLC0415
+    else:
+        from ansible.module_utils.gpu_gather import inference_server_facts as kind  # noqa: PLC0415
+    return kind
+
+
+def ask_host(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    """The result of the facts module `name` on this host."""
+    kind = load_kind(name)
+    validation = ArgumentSpecValidator(kind.ARGUMENT_SPEC).validate(arguments)
+    try:
+        if validation.error_messages:
+            raise ValueError("; ".join(validation.error_messages))
+        params = validation.validated_parameters
+        found: dict[str, Any] = kind.gather_facts(kind.open_host(params), params)
+    except ValueError as error:
+        return {"failed": True, "msg": str(error)}
+    return found
+
+
+def gather_host(args: dict[str, Any], ask: every_kind.Ask = ask_host) -> dict[str, Any]:
+    """The module's result, but for what `args` leave to other modules and for a probe that takes long."""
+
+    def is_apart(name: str, gpu_host: dict[str, Any]) -> bool:
+        return name in args["left"] or every_kind.takes_long(name, args, gpu_host)
+
+    return every_kind.gather_every_kind(args, ask, is_apart)
+
+
+def main() -> None:
+    module = AnsibleModule(argument_spec=ARGUMENT_SPEC, supports_check_mode=True)
+    result = gather_host(module.params)
+    (module.fail_json if result.get("failed") else module.exit_json)(**result)
+
+
+if __name__ == "__main__":
+    main()

@@ -97,38 +97,9 @@ bundle_text:
   type: str
 """
 
+from ansible.module_utils.gpu_gather.inference_server_facts import ARGUMENT_SPEC, open_host
+from ansible.module_utils.gpu_gather.inference_server_facts import gather_facts as facts
 from ansible.module_utils.gpu_host.evidence import fact_module
-from ansible.module_utils.gpu_host.evidence.errors import Errors
-from ansible.module_utils.gpu_host.evidence.interface import Evidence
-from ansible.module_utils.gpu_server.gather import gather
-from ansible.module_utils.gpu_server.nccl_job import ServerEvidence
-
-ARGUMENT_SPEC = {
-    "unit": {"type": "str"},
-    "port": {"type": "int"},
-    "log": {"type": "path"},
-    "api_key": {"type": "str", "no_log": True},
-    "generate": {"type": "str", "choices": ["never", "idle", "always"], "default": "idle"},
-    "expected_text": {"type": "str"},
-    "expected": {"type": "dict", "default": {}},
-    "patience_scale": {"type": "float", "default": 1.0},
-    "light": {"type": "bool", "default": False},
-    "only_if_found": {"type": "bool", "default": False},
-    "outside_containers": {"type": "bool", "default": False},
-    **fact_module.ARGUMENTS,
-}
-
-
-def facts(evidence: Evidence, params: dict) -> dict:
-    """The module's result for `evidence`; what the action plugin calls for a recorded host."""
-
-    def gathered(seen: Evidence) -> dict | None:
-        errors = Errors("server")
-        found = gather(seen, params, errors)
-        return None if found is None else {**found, "errors": errors.entries}
-
-    return fact_module.build_result("inference_server_facts", "inference_server", evidence, params, gathered)
-
 
 if __name__ == "__main__":
-    fact_module.run_module(ARGUMENT_SPEC, facts, lambda params: ServerEvidence(unanswered=params["unanswered"]))
+    fact_module.run_module(ARGUMENT_SPEC, facts, open_host)

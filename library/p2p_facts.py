@@ -123,66 +123,9 @@ bundle_text:
   type: str
 """
 
-from ansible.module_utils.gpu_host import p2p_probe
+from ansible.module_utils.gpu_gather.p2p_facts import ARGUMENT_SPEC, open_host
+from ansible.module_utils.gpu_gather.p2p_facts import gather_facts as facts
 from ansible.module_utils.gpu_host.evidence import fact_module
-from ansible.module_utils.gpu_host.evidence.errors import Errors
-from ansible.module_utils.gpu_host.evidence.interface import Evidence
-from ansible.module_utils.gpu_host.probe import all_reduce, between_hosts, engine_all_reduce
-from ansible.module_utils.gpu_host.probe.worker_run import ProbeEvidence
-
-# So that Ansible sends the child's package along.
-from ansible.module_utils.gpu_probe import collective, worker  # noqa: F401
-from ansible.module_utils.gpu_probe import engine_all_reduce as engine_program  # noqa: F401
-
-ARGUMENT_SPEC = {
-    "when_busy": {"type": "str", "choices": ["skip", "force"], "default": "skip"},
-    "buffer_mib": {"type": "int", "default": 256},
-    "time_limit": {"type": "int", "default": 180},
-    "budget": {"type": "int", "default": 0},
-    "init_limit": {"type": "int", "default": 60},
-    "loopback": {"type": "bool", "default": False},
-    "collective": {"type": "str", "choices": ["auto", "true", "false"], "default": "auto"},
-    "python": {"type": "path"},
-    "nccl_library": {"type": "path"},
-    "engine_all_reduce": {"type": "bool", "default": False},
-    "environment": {"type": "dict", "default": {}},
-    "between_hosts": {"type": "dict"},
-    **fact_module.ARGUMENTS,
-}
-
-
-def facts(evidence: Evidence, params: dict) -> dict:
-    """The module's result for `evidence`; what the action plugin calls for a recorded host."""
-
-    def gather(seen: Evidence) -> dict:
-        errors = Errors("probe")
-        found = p2p_probe.gather(seen, params, errors, getattr(evidence, "only_initialise", None))
-        return {**found, "errors": errors.entries}
-
-    return fact_module.build_result("p2p_facts", "p2p_probe", evidence, params, gather)
-
-
-def live(params: dict) -> ProbeEvidence:
-    """The live host, on which the probe may run as `params` say. ValueError: bad arguments."""
-    for name, least in (("buffer_mib", 1), ("time_limit", 5), ("init_limit", 1), ("budget", 0)):
-        if params[name] < least:
-            raise ValueError("%s must be at least %d, it is %d" % (name, least, params[name]))
-    options = {"buffer_mib": params["buffer_mib"], "init_limit_s": params["init_limit"], "loopback": params["loopback"]}
-    if params["engine_all_reduce"]:
-        options["engine_all_reduce"] = True
-    if params["budget"]:
-        options["budget_s"] = params["budget"]
-    if params["between_hosts"]:
-        options["between_hosts"] = True
-    evidence = ProbeEvidence(options, params["time_limit"], unanswered=params["unanswered"])
-    environment = {str(name): str(value) for name, value in params["environment"].items()}
-    evidence.commands[all_reduce.COLLECTIVE_COMMAND] = all_reduce.make_command(
-        params["nccl_library"], params["python"], environment
-    )
-    evidence.commands[between_hosts.BETWEEN_COMMAND] = lambda: params["between_hosts"]
-    evidence.commands[engine_all_reduce.ENGINE_COMMAND] = engine_all_reduce.make_command(params["python"], environment)
-    return evidence
-
 
 if __name__ == "__main__":
-    fact_module.run_module(ARGUMENT_SPEC, facts, live)
+    fact_module.run_module(ARGUMENT_SPEC, facts, open_host)

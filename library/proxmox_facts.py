@@ -38,20 +38,9 @@ bundle_text:
   type: str
 """
 
+from ansible.module_utils.gpu_gather.proxmox_facts import ARGUMENT_SPEC, open_host
+from ansible.module_utils.gpu_gather.proxmox_facts import gather_facts as facts
 from ansible.module_utils.gpu_host.evidence import fact_module
-from ansible.module_utils.gpu_host.evidence.interface import Evidence
-from ansible.module_utils.gpu_host.evidence.sides import choose_proxmox_side
-from ansible.module_utils.gpu_host.proxmox import gather_host
-
-ARGUMENT_SPEC = fact_module.ARGUMENTS
-
-
-def facts(evidence: Evidence, params: dict) -> dict:
-    """The module's result for `evidence`; what the action plugin calls for a recorded host."""
-    return fact_module.build_result(
-        "proxmox_facts", "proxmox", evidence, params, lambda seen: gather_host(choose_proxmox_side(seen))
-    )
-
 
 if __name__ == "__main__":
-    fact_module.run_module(ARGUMENT_SPEC, facts)
+    fact_module.run_module(ARGUMENT_SPEC, facts, open_host)

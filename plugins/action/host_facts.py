@@ -1,7 +1,7 @@
-"""Gathers every kind of facts that a host has, by the modules of those facts. library/host_facts.py documents it.
+"""Gathers every kind of facts that a host has. library/host_facts.py documents it, and is what runs on the host.
 
-One task in the place of one per kind: for each task Ansible starts a process per host, copies what is known of the
-host, and waits for the slowest.
+One task in the place of one per kind, and one module: for each task Ansible starts a process per host, copies what is
+known of the host, and waits for the slowest; each module is half a megabyte to be made, sent and read.
 """
 
 from __future__ import annotations
@@ -14,42 +14,30 @@ from ansible.errors import AnsibleActionFail
 from ansible.plugins.loader import action_loader
 
 Facts: Any = action_loader.get("gpu_facts", class_only=True)  # which puts our module_utils in reach, too
-wanted = importlib.import_module("ansible.module_utils.gpu_host.probe.wanted")
 bundles = importlib.import_module("ansible.module_utils.gpu_host.evidence.bundle")
 anonymiser = importlib.import_module("ansible.module_utils.gpu_host.evidence.anonymise")
 describer = importlib.import_module("ansible.module_utils.gpu_host.evidence.describe_bundle")
 files = importlib.import_module("ansible.module_utils.gpu_report.files")
-detection = importlib.import_module("ansible.module_utils.gpu_server.detection")
-proxmox_host = importlib.import_module("ansible.module_utils.gpu_host.proxmox")
-not_run = importlib.import_module("ansible.module_utils.gpu_host.probe.not_run")
+every_kind = importlib.import_module("ansible.module_utils.gpu_gather.every_kind")
 run_options = importlib.import_module("ansible.module_utils.gpu_checks.run_options")
 
-_MODES = ("auto", "true", "false")
+# Of the action, beside those of the facts.
 _ARGUMENT_SPEC = {
-    "gather_subset": {"type": "list", "elements": "str", "default": ["all"]},
+    **{name: spec for name, spec in every_kind.ARGUMENT_SPEC.items() if name != "capture"},
     "bundle": {"type": "path"},
-    "proxmox": {"type": "str", "choices": list(_MODES), "default": "auto"},
-    "probe": {"type": "str", "choices": [*_MODES, "force"], "default": "auto"},
-    "probe_python": {"type": "path"},
-    "probe_nccl": {"type": "path"},
-    "probe_engine_all_reduce": {"type": "bool", "default": False},
-    "probe_environment": {"type": "dict", "default": {}},
-    "probe_between_hosts": {"type": "dict"},
-    "server": {"type": "str", "choices": list(_MODES), "default": "auto"},
-    "server_unit": {"type": "str"},
-    "server_log": {"type": "path"},
     "server_api_key": {"type": "str", "no_log": True},
-    "server_generate": {"type": "str", "choices": ["never", "idle", "always"], "default": "idle"},
-    "server_expected": {"type": "dict", "default": {}},
     "capture_dest": {"type": "path"},
     "capture_anonymous": {"type": "bool", "default": False},
     "own_run": {"type": "bool", "default": False},
     "run_tags": {"type": "list", "elements": "str", "default": []},
 }
+# A module keeps the value of a key out of all that it answers: where the key is a common word, the other facts would
+# lose that word, too.
+_WITH_KEY = "inference_server_facts"
 
 
 class ActionModule(Facts):  # type: ignore[misc]
-    """Ends at the first module that fails, with what was gathered before it."""
+    """Ends at the first kind of facts that fails, with what was gathered before it."""
 
     def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         result, args = self.begin_task(tmp, task_vars, _ARGUMENT_SPEC)
@@ -59,74 +47,42 @@ class ActionModule(Facts):  # type: ignore[misc]
         )
         if problems:
             raise AnsibleActionFail(" ".join(problems))
-        result.update(changed=False, ansible_facts={})
+        args["capture"] = bool(args["capture_dest"])
+        found = self._gather(args)
         # What the modules recorded, each as the text of a bundle. It is no part of the result: Ansible copies every
         # value of a result for every callback.
-        recorded: list[str] = []
-        if not self._add(result, "gpu_facts", {"gather_subset": args["gather_subset"]}, args, recorded):
-            return result
-        gpu_host = result["ansible_facts"]["gpu_host"]
-        if not wanted.wants_probe(gpu_host, args["probe"]):
-            gpu_host.setdefault("evidence", {})["probe_not_run"] = not_run.explain_not_run(gpu_host, args["probe"])
-        for name, arguments in self._others(args, gpu_host):
-            if not self._add(result, name, arguments, args, recorded):
-                return result
-        if args["capture_dest"]:
+        recorded = found.pop("bundle_texts", [])
+        result.update(found)
+        if args["capture_dest"] and not (found.get("failed") or found.get("unreachable")):
             result.update(self._write_bundle(recorded, args["capture_dest"], args["capture_anonymous"]))
         return result
 
-    @staticmethod
-    def _others(args: dict[str, Any], gpu_host: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
-        """(module, its arguments) of the facts beside gpu_facts."""
-        found: list[tuple[str, dict[str, Any]]] = []
-        proxmox = proxmox_host.may_be_proxmox(gpu_host) if args["proxmox"] == "auto" else args["proxmox"] == "true"
-        if proxmox:
-            found.append(("proxmox_facts", {}))
-        if wanted.wants_probe(gpu_host, args["probe"]):
-            when_busy = "force" if args["probe"] == "force" else "skip"
-            found.append(
-                (
-                    "p2p_facts",
-                    {
-                        "when_busy": when_busy,
-                        "python": args["probe_python"],
-                        "nccl_library": args["probe_nccl"],
-                        "environment": args["probe_environment"],
-                        "engine_all_reduce": args["probe_engine_all_reduce"] or None,
-                        "between_hosts": args["probe_between_hosts"],
-                    },
-                )
-            )
-        named = bool(args["server_unit"] or args["server_log"] or args["server_expected"])
-        seen = detection.sees_server(gpu_host, args["server"], named)
-        if seen != "no":
-            names = ("unit", "log", "api_key", "generate", "expected")
-            arguments = {name: args["server_" + name] for name in names}
-            # A Proxmox host sees the servers of its containers, too, which are asked where they run.
-            own = proxmox and args["server"] == "auto" and not named
-            arguments["outside_containers"] = True if own else None
-            arguments["only_if_found"] = True if own or seen == "if_found" else None
-            found.append(("inference_server_facts", arguments))
-        return found
+    def _gather(self, args: dict[str, Any]) -> dict[str, Any]:
+        """What `every_kind.gather_every_kind` gives: of a recorded host here, of a live one by one module on it and,
+        for what that leaves, by one each."""
 
-    def _add(
-        self, result: dict[str, Any], name: str, arguments: dict[str, Any], args: dict[str, Any], recorded: list[str]
-    ) -> bool:
-        """Gather by one module into `result` and, where a bundle is written, `recorded`; whether it went well."""
-        given = {key: value for key, value in arguments.items() if value is not None}
-        if name != "gpu_facts":  # a program that hangs is asked once in a run, not once by every module
-            gpu_host = result["ansible_facts"].get("gpu_host") or {}
-            self.gpu_count = (gpu_host.get("gpus") or {}).get("count")
-            given["unanswered"] = (gpu_host.get("evidence") or {}).get("unanswered") or {}
-        if args["capture_dest"]:
-            given["capture"] = True
-        answer = self.facts_of(name, given, args["bundle"], self._vars)
-        recorded.append(answer.pop("bundle_text", ""))
-        result["ansible_facts"].update(answer.get("ansible_facts") or {})
-        if answer.get("failed") or answer.get("unreachable"):
-            result.update({**answer, "ansible_facts": result["ansible_facts"]})
-            return False
-        return True
+        def ask(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+            answer: dict[str, Any] = self.facts_of(name, arguments, args["bundle"], self._vars)
+            return answer
+
+        if args["bundle"]:
+            everything: dict[str, Any] = every_kind.gather_every_kind(args, ask, lambda name, gpu_host: False)
+            return everything
+        given = {name: args[name] for name in every_kind.ARGUMENT_SPEC if args[name] is not None}
+        if args["server_api_key"]:
+            given["left"] = [_WITH_KEY]
+        found = ask("host_facts", given)
+        found.setdefault("bundle_texts", [])
+        found.pop("invocation", None)
+        gpu_host = (found.setdefault("ansible_facts", {}) or {}).get("gpu_host")
+        if found.get("failed") or found.get("unreachable") or not isinstance(gpu_host, dict):
+            return found
+        self.gpu_count = (gpu_host.get("gpus") or {}).get("count")
+        for name, arguments in every_kind.list_others(args, gpu_host):
+            known = every_kind.KEYS[name] in found["ansible_facts"]
+            if not known and not every_kind.add_kind(found, name, arguments, args, ask):
+                break
+        return found
 
     def _write_bundle(self, recorded: list[str], dest: str, anonymous: bool) -> dict[str, Any]:
         """Write one bundle of all that was recorded, whole or not at all:

@@ -7,8 +7,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import host_facts
 import pytest
 from ansible.errors import AnsibleActionFail
+from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 from ansible.module_utils.gpu_host.evidence import bundle as bundles
 from ansible.module_utils.gpu_host.probe.wanted import wants_probe
 from ansible.module_utils.gpu_server.detection import sees_server
@@ -91,12 +93,23 @@ def test_when_the_server_is_looked_at(facts: dict[str, Any], seen: str) -> None:
 def gather(
     monkeypatch: pytest.MonkeyPatch, answers: dict[str, dict[str, Any]], check_mode: bool = False, **args: Any
 ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-    """(the result, the modules that ran with their arguments) of a live host whose modules give `answers`."""
+    """(the result, the kinds of facts that were gathered with their arguments) of a live host that gives `answers`.
+
+    Those that were gathered by a module of their own have the key ``apart``.
+    """
     asked: dict[str, dict[str, Any]] = {}
 
+    def ask(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        asked[name] = arguments
+        return dict(answers[name])
+
     def execute(_self: Any, module_name: str, module_args: dict[str, Any], task_vars: dict[str, Any]) -> dict[str, Any]:
-        asked[module_name] = module_args
-        return dict(answers[module_name])
+        if module_name != "host_facts":
+            return ask(module_name, {**module_args, "apart": True})
+        assert "server_api_key" not in module_args
+        validation = ArgumentSpecValidator(host_facts.ARGUMENT_SPEC).validate(module_args)
+        assert validation.error_messages == []
+        return host_facts.gather_host(validation.validated_parameters, ask)
 
     monkeypatch.setattr(action("host_facts").ActionModule, "_execute_module", execute)
     return run("host_facts", args, {"inventory_hostname": "gpu1"}, check_mode), asked
@@ -141,6 +154,38 @@ def test_every_kind_in_one_task(monkeypatch: pytest.MonkeyPatch) -> None:
         "unanswered": hung,
     }
     assert asked["proxmox_facts"]["unanswered"] == hung
+
+
+def test_a_probe_that_takes_long_says_so_and_runs_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    for count, more, apart in ((2, {}, False), (3, {}, True), (2, {"probe_engine_all_reduce": True}, True)):
+        answers = {**ALL, "gpu_facts": fact("gpu_host", {**BUSY, "gpus": {**BUSY["gpus"], "count": count}})}
+        result, asked = gather(monkeypatch, answers, **more)
+        assert sorted(result["ansible_facts"]) == ["gpu_host", "inference_server", "p2p_probe"]
+        assert ("apart" in asked["p2p_facts"]) == apart
+        assert "apart" not in asked["gpu_facts"] and "apart" not in asked["inference_server_facts"]
+
+
+def test_the_key_of_a_server_is_given_to_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The module that is given a key blots it out of everything that it says: `a` would be in no fact any more."""
+    result, asked = gather(monkeypatch, ALL, server_api_key="a")
+    assert {name: "apart" in arguments for name, arguments in asked.items()} == {
+        "gpu_facts": False,
+        "p2p_facts": False,
+        "inference_server_facts": True,
+    }
+    assert asked["inference_server_facts"]["api_key"] == "a"
+    assert sorted(result["ansible_facts"]) == ["gpu_host", "inference_server", "p2p_probe"]
+
+
+def test_the_module_answers_for_this_host_as_the_single_modules_do() -> None:
+    found = host_facts.ask_host("gpu_facts", {"gather_subset": ["system"]})
+    assert found["ansible_facts"]["gpu_host"]["system"]
+    found = host_facts.ask_host("gpu_facts", {"gather_subset": ["no such subject"]})
+    assert found["failed"] and "no such subject" in found["msg"]
+    found = host_facts.ask_host("p2p_facts", {"buffer_mib": 0})
+    assert found == {"failed": True, "msg": "buffer_mib must be at least 1, it is 0"}
+    found = host_facts.ask_host("inference_server_facts", {"generate": "perhaps"})
+    assert found["failed"] and "generate" in found["msg"]
 
 
 def test_what_is_not_wanted_does_not_run(monkeypatch: pytest.MonkeyPatch) -> None:

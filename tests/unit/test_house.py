@@ -21,6 +21,7 @@ ALLOWED = {
     "gpu_server": {"gpu_server", "gpu_host"},
     "gpu_provision": {"gpu_provision", "gpu_host"},
     "gpu_probe": {"gpu_probe"},
+    "gpu_gather": {"gpu_gather", "gpu_host", "gpu_server", "gpu_probe"},
 }
 FILES = sorted(path for path in UTILS.rglob("*.py") if path.name != "__init__.py")
 # What Ansible ships beside ours under the same name, ansible.module_utils.

@@ -10,7 +10,6 @@ from ansible.module_utils.basic import AnsibleModule
 
 from . import bundle as bundles
 from .interface import Evidence
-from .live import LiveEvidence
 from .noting import NotingEvidence
 
 Params = dict[str, Any]
@@ -49,7 +48,7 @@ def build_result(
 def run_module(
     arguments: dict[str, dict[str, Any]],
     facts: Callable[[Evidence, Params], dict[str, Any]],
-    live: Callable[[Params], Evidence] = lambda params: LiveEvidence(unanswered=params["unanswered"]),
+    live: Callable[[Params], Evidence],
 ) -> None:
     """Run as a module: `facts` of the bundle if one is named, else of the `live` host.
 
