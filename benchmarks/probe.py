@@ -34,7 +34,8 @@ import anchors  # type: ignore[import-not-found]
 import turns  # type: ignore[import-not-found]
 
 ROOT = Path(__file__).resolve().parents[1]
-SIZE = 256 << 20
+MIB = 1 << 20
+SIZE_MIB = 256
 LOOPS = 20
 REPEATS = 3  # of one turn, beside one that warms up; plain_loop.c has the same
 TURNS = 3
@@ -54,7 +55,7 @@ def importable() -> None:
     package.__path__.append(str(ROOT / "module_utils"))
 
 
-def plain_loop() -> dict[str, float]:
+def plain_loop(size: int) -> dict[str, float]:
     """Median GB/s of a plain loop for each directed pair ("0->1").
 
     Each GPU has its own context, peer access is on where the driver grants it.
@@ -73,7 +74,7 @@ def plain_loop() -> dict[str, float]:
             cuda.handle("cuEventCreate", 0),
             cuda.handle("cuEventCreate", 0),
         )
-        gpus.append((context, stream, start, end, cuda.allocate(SIZE), cuda.allocate(SIZE)))
+        gpus.append((context, stream, start, end, cuda.allocate(size), cuda.allocate(size)))
     pairs = [(one, other) for one in range(len(gpus)) for other in range(len(gpus)) if one != other] or [(0, 0)]
     rates = {}
     for one, other in pairs:
@@ -89,15 +90,15 @@ def plain_loop() -> dict[str, float]:
         for _ in range(REPEATS + 1):
             cuda.call("cuEventRecord", start, stream)
             for _ in range(LOOPS):
-                cuda.call("cuMemcpyPeerAsync", target, peer, source, context, SIZE, stream)
+                cuda.call("cuMemcpyPeerAsync", target, peer, source, context, size, stream)
             cuda.call("cuEventRecord", end, stream)
             cuda.call("cuStreamSynchronize", stream)
-            samples.append(LOOPS * SIZE / cuda.elapsed_s(start, end) / 1e9)
+            samples.append(LOOPS * size / cuda.elapsed_s(start, end) / 1e9)
         rates["%d->%d" % (one, other)] = round(statistics.median(samples[1:]), 2)
     return rates
 
 
-def plain_host_loop() -> dict[str, dict[str, float]]:
+def plain_host_loop(size: int) -> dict[str, dict[str, float]]:
     """Median GB/s of a plain loop of copies between page-locked host memory and each GPU, by its PCI address:
     ``{to_gpu, from_gpu}``.
 
@@ -121,7 +122,7 @@ def plain_host_loop() -> dict[str, dict[str, float]]:
         )
         address = normal_address(cuda.text("cuDeviceGetPCIBusId", device))
         os.sched_setaffinity(0, near_cpus(address) & allowed or allowed)
-        there, here = cuda.allocate(SIZE), cuda.allocate_host(SIZE)
+        there, here = cuda.allocate(size), cuda.allocate_host(size)
         found = rates.setdefault(address, {})
         copies = {"to_gpu": ("cuMemcpyHtoDAsync_v2", there, here), "from_gpu": ("cuMemcpyDtoHAsync_v2", here, there)}
         for way, (function, target, source) in copies.items():
@@ -129,10 +130,10 @@ def plain_host_loop() -> dict[str, dict[str, float]]:
             for _ in range(REPEATS + 1):
                 cuda.call("cuEventRecord", start, stream)
                 for _ in range(LOOPS // 2):
-                    cuda.call(function, target, source, SIZE, stream)
+                    cuda.call(function, target, source, size, stream)
                 cuda.call("cuEventRecord", end, stream)
                 cuda.call("cuStreamSynchronize", stream)
-                samples.append(LOOPS // 2 * SIZE / cuda.elapsed_s(start, end) / 1e9)
+                samples.append(LOOPS // 2 * size / cuda.elapsed_s(start, end) / 1e9)
             found[way] = round(statistics.median(samples[1:]), 2)
         cuda.call("cuMemFreeHost", here)
         cuda.call("cuMemFree_v2", there)
@@ -150,17 +151,17 @@ def near_cpus(address: str, sysfs: str = "/sys") -> set[int]:
     return {cpu for part in ends for cpu in range(part[0], part[-1] + 1)}
 
 
-def probe() -> dict[str, Any]:
+def probe(size_mib: int = SIZE_MIB) -> dict[str, Any]:
     importable()
     from ansible.module_utils.gpu_host.probe.worker_run import Probe  # noqa: PLC0415
 
-    return Probe({"buffer_mib": SIZE >> 20}, 180).run()
+    return Probe({"buffer_mib": size_mib}, 180).run()
 
 
-def measure_plain() -> dict[str, Any]:
+def measure_plain(size_mib: int) -> dict[str, Any]:
     """One turn of the plain loops: ``{pairs, host, language}``."""
-    in_c = anchors.measure_in_c(SIZE >> 20)
-    parts = ["--plain", "host" if in_c else "all"]
+    in_c = anchors.measure_in_c(size_mib)
+    parts = ["--mib", str(size_mib), "--plain", "host" if in_c else "all"]
     # In processes of their own: two holders of contexts at once would measure each other.
     answer = subprocess.run(
         [sys.executable, __file__, *parts], stdout=subprocess.PIPE, timeout=PLAIN_LIMIT_S, check=True
@@ -186,15 +187,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", help="write the records to this file too")
     parser.add_argument("--plain", choices=("all", "host"), help="only the plain loops, as JSON")
+    parser.add_argument("--mib", type=int, default=SIZE_MIB, help="the size of one copy (default: %(default)s)")
     options = parser.parse_args()
     if options.plain:
-        print(json.dumps({"pairs": plain_loop() if options.plain == "all" else None, "host": plain_host_loop()}))
+        size = options.mib * MIB
+        pairs = plain_loop(size) if options.plain == "all" else None
+        print(json.dumps({"pairs": pairs, "host": plain_host_loop(size)}))
         return 0
     if not Path("/proc/driver/nvidia/version").exists() and shutil.which("nvidia-smi") is None:
         print("skipped  the probe against a plain loop and NVIDIA's tools: no NVIDIA driver here")
         return 0
     began = time.monotonic()
-    plain, raws = turns.take_turns(TURNS, measure_plain, probe)
+    plain, raws = turns.take_turns(TURNS, lambda: measure_plain(options.mib), lambda: probe(options.mib))
     print("the plain loop between GPUs is in %s; %d turns of it and of the probe" % (plain[0]["language"], TURNS))
     raw = raws[-1]
     reduced = collective(raw)

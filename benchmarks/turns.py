@@ -87,7 +87,7 @@ def _judge_ratio(what: str, ours: Sequence[float | None], plain: Sequence[float 
 
 
 def _name_spread(values: Sequence[float | None], form: str = "%.4g") -> str:
-    """"55.4" or "52.1 to 55.4", with what is missing."""
+    """The lowest to the highest, as "52.1 to 55.4", and how many are missing."""
     known = sorted(value for value in values if value is not None)
     ends = sorted({form % value for value in (known[:1] + known[-1:])}, key=float)
     text = " to ".join(ends) or "none"
