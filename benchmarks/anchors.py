@@ -17,6 +17,8 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 SECONDS = 300
+OF_PAIRS = ("p2pBandwidthLatencyTest", "all_reduce_perf")
+HOST_WAYS = {"from_host": "to_gpu", "to_host": "from_gpu"}  # the readers' kinds, and the probe's directions
 MIB = 1 << 20
 
 
@@ -62,6 +64,9 @@ def run_tools(gpus: int) -> dict[str, Any]:
     }
     found: dict[str, Any] = {}
     for name, arguments in commands.items():
+        if gpus < 2 and name in OF_PAIRS:
+            found[name] = "%s measures between GPUs, and one is here" % name
+            continue
         program = find_tool(name)
         if program is None:
             found[name] = "%s is not here (PATH, GPU_HOST_TOOLS)" % name
@@ -108,6 +113,14 @@ def compare_tools(
                 if ours and rate:
                     what = "%s, %s, %d->%d: probe %s, tool %s GB/s" % (name, figures.method, one, other, ours, rate)
                     records.append(_record(what, ours / rate))
+            if figures.kind in HOST_WAYS and figures.value:
+                way = HOST_WAYS[figures.kind]
+                ours = _lowest_of_host(raw, way)
+                if ours:
+                    what = "%s, %s, host link %s, lowest of all GPUs: probe %s, tool %s GB/s" % (
+                        name, figures.method, way, ours, figures.value,
+                    )  # fmt: skip
+                    records.append(_record(what, ours / figures.value))
             if figures.kind == "collective" and collective and figures.value:
                 sizes = ((collective.get("arms") or {}).get("one_process") or {}).get("sizes") or {}
                 ours = (sizes.get(str(figures.size_bytes)) or {}).get("bus_bandwidth_gb_s")
@@ -131,6 +144,13 @@ def _of_pair(raw: dict[str, Any], order: list[str], pair: tuple[int, int], figur
         names = [] if figures.peer is False else ["both_ways"]
     found = next((rates[name] for name in names if name in rates), None)
     return (found or {}).get("median")
+
+
+def _lowest_of_host(raw: dict[str, Any], way: str) -> float | None:
+    """The slowest GPU's link to the host, alone, of several nodes the best: None where a GPU has no figure."""
+    links = [((raw.get("host_links") or {}).get(address) or {}).get("alone") or {} for address in raw["devices"]]
+    best = [max((figure["median"] for figure in (link.get(way) or {}).values()), default=None) for link in links]
+    return None if None in best else min((rate for rate in best if rate is not None), default=None)
 
 
 def _record(target: str, ratio: float) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 /*
  * The plain loop that the probe's figures are compared with: cuMemcpyPeerAsync over 256 MiB, twenty times between two events, the median of
- * five; another size in MiB may be given. It needs a C compiler and the driver's libcuda.so.1, no toolkit. Prints one line of JSON: {"0->1": GB/s, ...}.
+ * three; another size in MiB may be given. It needs a C compiler and the driver's libcuda.so.1, no toolkit. Prints one line of JSON: {"0->1": GB/s, ...}.
  *
  *     cc -O2 -o plain_loop plain_loop.c -ldl && ./plain_loop
  */
@@ -10,7 +10,7 @@
 #include <stdlib.h>
 
 #define LOOPS 20
-#define REPEATS 5
+#define REPEATS 3
 #define MOST 64
 
 typedef void *Handle;

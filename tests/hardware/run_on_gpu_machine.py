@@ -3,9 +3,9 @@
 
     python3 tests/hardware/run_on_gpu_machine.py OUTPUT_DIRECTORY [--only STEP,STEP]
 
-Needs Python 3.9 and the NVIDIA driver; the steps `busy` and `properties` need PyTorch too, `collective` needs NCCL's
-library, and they say so where it is missing. Writes OUTPUT_DIRECTORY/report.json and report.txt; exits 1 if an
-expectation failed.
+Needs Python 3.9 and the NVIDIA driver. What a step needs beside that (PyTorch, NCCL's library, a second GPU), it says
+where it is missing, and is listed as skipped. On one GPU the probe measures the GPU with itself and its link to the
+host, and nothing between GPUs. Writes OUTPUT_DIRECTORY/report.json and report.txt; exits 1 if an expectation failed.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from ansible.module_utils.gpu_host import p2p_probe
 from ansible.module_utils.gpu_host.evidence import bundle
 from ansible.module_utils.gpu_host.evidence.errors import Errors
 from ansible.module_utils.gpu_host.probe import all_reduce, engine_all_reduce, nccl_library, worker_run
+from ansible.module_utils.gpu_probe import plan
 
 # Holds most of each GPU's memory and keeps every GPU busy until standard input ends, as a loaded server does.
 HOLDER = """
@@ -58,12 +59,16 @@ print("intact", flush=True)
 """
 
 
+class Skipped(Exception):
+    """What a step needs is not on this machine."""
+
+
 class Machine:
     """Collects what every step saw and which expectations held."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self.report: dict[str, Any] = {"steps": {}, "failed": []}
+        self.report: dict[str, Any] = {"steps": {}, "failed": [], "skipped": {}}
         self.lines: list[str] = []
 
     def say(self, text: str) -> None:
@@ -80,6 +85,9 @@ class Machine:
         began = time.monotonic()
         try:
             seen = work(self)
+        except Skipped as reason:
+            seen = self.report["skipped"][name] = str(reason)
+            self.say("  skipped: %s" % reason)
         except Exception:  # one step's fault must not cost the others, nor the time on the machine
             seen = {"traceback": traceback.format_exc()}
             self.expect(False, "%s: %s" % (name, seen["traceback"].strip().splitlines()[-1]))
@@ -119,6 +127,30 @@ def facts(
     found = p2p_probe.gather(recorder, params, errors, evidence.only_initialise)
     found["errors"] = errors.entries
     return found, recorder.records
+
+
+def require_two_gpus() -> list[str]:
+    """The PCI addresses of the GPUs."""
+    addresses = [row["pci_address"] for row in worker_run.read_signature()]
+    if len(addresses) < 2:
+        raise Skipped("it needs two GPUs, and %d are here" % len(addresses))
+    return addresses
+
+
+def require_nccl(machine: Machine) -> dict[str, Any]:
+    """``{path, source, owner, reason}`` of NCCL's library."""
+    found = nccl_library.find_library(None, None)
+    machine.say("  NCCL: %s" % found)
+    if found["path"] is None:
+        raise Skipped("it needs NCCL's library: %s" % found["reason"])
+    return found
+
+
+def require_torch() -> str:
+    python = find_torch()
+    if python is None:
+        raise Skipped("it needs a Python with PyTorch")
+    return python
 
 
 def find_torch() -> str | None:
@@ -252,9 +284,7 @@ def properties(machine: Machine) -> Any:
         "print(json.dumps([[p.name, p.multi_processor_count, '%d.%d' % (p.major, p.minor), "
         "'%04x:%02x:%02x.0' % (p.pci_domain_id, p.pci_bus_id, p.pci_device_id), p.total_memory >> 20] for p in found]))"
     )
-    python = find_torch()
-    if python is None:
-        return "no PyTorch"
+    python = require_torch()
     os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
     theirs = json.loads(output_of(python, "-c", script).strip().splitlines()[-1])
     found, _ = facts(buffer_mib=4)
@@ -280,9 +310,7 @@ def busy(machine: Machine) -> Any:
 
     Skipped by default, measured when forced, and the process unharmed.
     """
-    python = find_torch()
-    if python is None:
-        return "no PyTorch"
+    python = require_torch()
     seen = {}
     for left_mib in (2500, 700):
         holder = subprocess.Popen([python, "-c", HOLDER, str(left_mib)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
@@ -356,13 +384,8 @@ def limits(machine: Machine) -> Any:
 
 def collective(machine: Machine) -> Any:
     """The all-reduce by NCCL's own library in its three arms, and a whole probe with it inside eight seconds."""
-    found = nccl_library.find_library(None, None)
-    machine.say("  NCCL: %s" % found)
-    if found["path"] is None:
-        return found
-    addresses = [row["pci_address"] for row in worker_run.read_signature()]
-    if len(addresses) < 2:
-        return "one GPU"
+    addresses = require_two_gpus()
+    found = require_nccl(machine)
     before = memory_used()
     raw = all_reduce.run_all_reduce(found["path"], addresses, {}, owner=found["owner"])
     summary = all_reduce.summarise_all_reduce(raw, None)
@@ -397,10 +420,8 @@ def collective(machine: Machine) -> Any:
 
 def collective_faults(machine: Machine) -> Any:
     """Faults that can be made on good GPUs: a rank that is stopped, one that is killed, a library that is none."""
-    found = nccl_library.find_library(None, None)
-    addresses = [row["pci_address"] for row in worker_run.read_signature()]
-    if found["path"] is None or len(addresses) < 2:
-        return found
+    addresses = require_two_gpus()
+    found = require_nccl(machine)
     seen = {}
     for name, number in (("stopped", signal.SIGSTOP), ("killed", signal.SIGKILL)):
         arm = all_reduce._Arm(found["path"], addresses, {}, all_reduce.SIZES, found["owner"], False)
@@ -434,12 +455,11 @@ def engine_own(machine: Machine) -> Any:
         ("NVSHMEM_DISABLE_NVLS", "1"),
     ):
         environment[name] = os.environ.get(name, value)
-    addresses = [row["pci_address"] for row in worker_run.read_signature()]
-    python = find_torch()
-    found = engine_all_reduce.find_engine(python, environment) if python else {"engine": None}
+    addresses = require_two_gpus()
+    found = engine_all_reduce.find_engine(require_torch(), environment)
     machine.say("  %s" % found)
-    if found["engine"] is None or len(addresses) < 2:
-        return found
+    if found["engine"] is None:
+        raise Skipped("it needs SGLang: %s" % found["reason"])
     seen = {}
     for name, more in (("its choice", {}), ("the older kernel", {"SGLANG_OPT_USE_CUSTOM_ALL_REDUCE_V2": "0"})):
         raw = engine_all_reduce.run_engine(found["python"], found["engine"], addresses, {**environment, **more})
@@ -480,6 +500,12 @@ def phases(machine: Machine) -> Any:
     machine.say("  whole probe %s s; stages %s" % (found["seconds"], found["stages"]))
     machine.say("  host memory %s" % json.dumps(found["host_memory"]))
     machine.say("  sources of counters %s" % json.dumps(found["counter_sources"]))
+    several = len(found["devices"]) > 1
+    machine.expect(
+        sorted(found["phases"]) == (sorted(plan.PHASES) if several else ["host_links"]),
+        "the phases that %d GPUs need: %s" % (len(found["devices"]), ", ".join(found["phases"])),
+    )
+    machine.expect(sorted(found["host_links"]) == sorted(found["devices"]), "the host's link of each GPU is measured")
     for name, phase in found["phases"].items():
         machine.say("  phase %s: %s s of %s s" % (name, phase.get("seconds"), phase.get("budget_s")))
         machine.say("    counted %s" % json.dumps(phase.get("counters")))
@@ -511,10 +537,8 @@ def phases(machine: Machine) -> Any:
 def between_hosts(machine: Machine) -> Any:
     """The all-reduce between two "hosts" of this machine, a GPU each, over a network: right, with one that never comes,
     and with one that stops."""
-    found = nccl_library.find_library(None, None)
-    addresses = [row["pci_address"] for row in worker_run.read_signature()][:2]
-    if found["path"] is None or len(addresses) < 2:
-        return found
+    addresses = require_two_gpus()[:2]
+    found = require_nccl(machine)
     module = two_hosts.load_module()
     before, seen = memory_used(), {}
     with two_hosts.two_places(networks=2) as places:
@@ -584,7 +608,9 @@ def main() -> int:
     for step in STEPS:
         if not options.only or step.__name__ in options.only.split(",") or step is environment:
             machine.step(step.__name__, step)
-    machine.say("%d failed" % len(machine.report["failed"]))
+    for name, reason in machine.report["skipped"].items():
+        machine.say("SKIPPED %s: %s" % (name, reason))
+    machine.say("%d failed, %d steps skipped" % (len(machine.report["failed"]), len(machine.report["skipped"])))
     for failure in machine.report["failed"]:
         machine.say("FAILED " + failure)
     machine.write()

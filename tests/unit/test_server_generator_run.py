@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import shutil
+import signal
 import sys
 import tempfile
 import threading
@@ -19,6 +21,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import pytest
+from ansible.module_utils.gpu_host.linux import detached
 from ansible.module_utils.gpu_server.load import generator_find, generator_run
 from ansible.module_utils.gpu_server.load.job import Job
 from engine_standin import ENGINE, Server, hub, running
@@ -202,6 +205,19 @@ def test_a_detached_load_writes_its_result(server: Server, home: Path, monkeypat
         time.sleep(0.1)
     assert json.loads((directory / "result.json").read_text())["cell"]["completed"] == 4
     assert int((directory / "pid").read_text()) != os.getpid()
+    shutil.rmtree(directory)  # as who fetches a result does; until then the process waits for three minutes
+
+
+def test_what_runs_detached_keeps_nothing_of_its_caller_open(tmp_path: Path) -> None:
+    """Else whoever reads what the caller printed (a pipe, a connection) waits for the detached process too."""
+    reader, writer = os.pipe()
+    try:
+        detached.run_detached(str(tmp_path), lambda: time.sleep(60))
+        os.close(writer)
+        assert select.select([reader], [], [], 10)[0] and os.read(reader, 1) == b""
+    finally:
+        os.close(reader)
+        os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
 
 
 def test_an_option_with_another_name_is_said_before_anything_runs(server: Server, home: Path) -> None:

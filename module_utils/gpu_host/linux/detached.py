@@ -15,7 +15,7 @@ PID = "pid"  # the file with the number of the process
 
 
 def run_detached(directory: str, work: Callable[[], None]) -> None:
-    """Run `work()` in a session of its own, without standard input and output; `directory`/pid is there on return."""
+    """Run `work()` in a session of its own, without any open file of the caller; `directory`/pid is there on return."""
     child = os.fork()
     if child:
         os.waitpid(child, 0)
@@ -30,9 +30,18 @@ def run_detached(directory: str, work: Callable[[], None]) -> None:
             nothing = os.open(os.devnull, os.O_RDWR)
             for number in (0, 1, 2):
                 os.dup2(nothing, number)
+            _close_inherited()
             work()
     finally:
         os._exit(0)
+
+
+def _close_inherited() -> None:
+    """Whoever reads the other end of a pipe that the caller had open would wait until this process ends too."""
+    for name in os.listdir("/proc/self/fd"):
+        if int(name) > 2:
+            with contextlib.suppress(OSError):  # the one that listed the directory is closed already
+                os.close(int(name))
 
 
 def write_whole(directory: str, name: str, text: str) -> None:
