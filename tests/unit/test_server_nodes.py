@@ -77,6 +77,24 @@ def test_the_part_of_a_host_is_in_its_arguments(
     assert node["follower"] == (rank > 0)
 
 
+@pytest.mark.parametrize(
+    ("engine", "words", "spans"),
+    [
+        ("sglang", "--tp 8", False),  # one host
+        ("sglang", "--tp 16 --nnodes 2", True),
+        ("sglang", "--tp 8 --pp-size 2 --nnodes 2", True),
+        ("sglang", "--tp 8 --dp 2 --nnodes 2", False),  # a copy of the model on each host: each answers alone
+        ("sglang", "--nnodes 2", False),
+        ("sglang", "--tp 16 --nnodes two", None),
+        ("sglang", "--tp many --nnodes 2", None),
+        ("vllm", "-tp 8 -pp 2 -n 2 -r 1 --headless", True),
+        ("vllm", "-tp 8 -dp 2 -n 2", False),
+    ],
+)
+def test_whether_a_generation_takes_the_ranks_of_all_hosts(engine: str, words: str, spans: bool | None) -> None:
+    assert node_of(engine, words)[0]["spans_hosts"] is spans
+
+
 def test_a_rank_that_is_no_number_is_not_taken_for_one() -> None:
     node, here = node_of("sglang", "--tp 16 --nnodes two --node-rank x --dist-init-addr nowhere")
     assert (node["rank"], node["nodes"], here, node["port"]) == (None, None, None, None)

@@ -11,6 +11,8 @@ import os
 import signal
 from collections.abc import Callable
 
+from ..evidence import values
+
 PID = "pid"  # the file with the number of the process
 
 
@@ -39,9 +41,10 @@ def run_detached(directory: str, work: Callable[[], None]) -> None:
 def _close_inherited() -> None:
     """Whoever reads the other end of a pipe that the caller had open would wait until this process ends too."""
     for name in os.listdir("/proc/self/fd"):
-        if int(name) > 2:
+        number = values.whole_number(name)
+        if number is not None and number > 2:
             with contextlib.suppress(OSError):  # the one that listed the directory is closed already
-                os.close(int(name))
+                os.close(number)
 
 
 def write_whole(directory: str, name: str, text: str) -> None:
