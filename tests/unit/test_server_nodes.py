@@ -15,6 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from ansible.module_utils.gpu_host.evidence.errors import Errors
 from ansible.module_utils.gpu_host.evidence.interface import ABSENT, DENIED, OK, Evidence, Reading
+from ansible.module_utils.gpu_host.probe import host_network
 from ansible.module_utils.gpu_server import engines, nodes, ports, rank_host
 from engine_standin import free_port, running
 
@@ -232,9 +233,16 @@ def test_a_port_is_tried_before_it_is_needed() -> None:
         other.settimeout(10)
         number = int(other.getsockname()[1])
         assert rank_host.find_connection_problem("127.0.0.1", number, False) is None
-    assert rank_host.find_interface("127.0.0.1") == "lo"
-    assert rank_host.find_source("127.0.0.1") == "127.0.0.1"
-    assert "lo" in rank_host.list_interfaces()
+
+
+def test_the_way_to_rank_0_is_read_by_one_reader() -> None:
+    assert host_network.find_interface("127.0.0.1") == "lo"
+    assert host_network.find_interface("192.0.2.77") is None
+    way = host_network.find_way("127.0.0.1")
+    assert (way["address"], way["source"], way["problem"]) == ("127.0.0.1", "127.0.0.1", None)
+    assert "lo" in host_network.list_interfaces()
+    assert "lo" not in [row["interface"] for row in host_network.list_addresses()]
+    assert "is not known here" in host_network.find_way("no.such.name.invalid")["problem"]
 
 
 def test_a_model_is_told_by_what_says_how_it_is_cut(tmp_path: Path) -> None:
