@@ -92,6 +92,7 @@ from typing import Any
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.gpu_host.evidence.errors import Errors
 from ansible.module_utils.gpu_host.evidence.live import LiveEvidence
+from ansible.module_utils.gpu_host.probe import host_network
 from ansible.module_utils.gpu_server import engines, rank_host
 
 SETTINGS = (("NCCL_SOCKET_IFNAME", False), ("GLOO_SOCKET_IFNAME", True))
@@ -112,21 +113,16 @@ def look_around(params: dict[str, Any], problems: list[str]) -> dict[str, Any]:
     if brings["gpus"] is None:
         told = "; ".join("%(source)s %(problem)s" % entry for entry in errors.entries[:2])
         problems.append("its GPUs cannot be counted (%s)" % (told or "there is no nvidia-smi"))
-    try:
-        address = rank_host.resolve_address(params["address"])
-    except OSError as error:
-        problems.append("it does not resolve %s, the address of rank 0 (%s)" % (params["address"], error))
+    way = host_network.find_way(params["address"])
+    if way["problem"]:
+        problems.append("the address of rank 0: %s" % way["problem"])
         return brings
-    try:
-        brings["source"] = rank_host.find_source(address)
-    except OSError as error:
-        problems.append("it has no route to rank 0 at %s (%s)" % (address, error))
-        return brings
-    brings["interface"] = rank_host.find_interface(address if params["rank"] == 0 else brings["source"])
+    address, brings["source"] = way["address"], way["source"]
+    brings["interface"] = host_network.find_interface(address if params["rank"] == 0 else brings["source"])
     if params["rank"] == 0 and (brings["interface"] or "lo") == "lo":
         text = "%s is no address by which others reach it; name one (inference_server_rank0_address)"
         problems.append(text % ("%s (%s)" % (params["address"], address)))
-    names = rank_host.list_interfaces()
+    names = host_network.list_interfaces()
     for name, exact in SETTINGS:
         if name in environment:
             meant = rank_host.match_interfaces(environment[name], names, exact)
@@ -164,7 +160,7 @@ def main() -> None:
     if params["meet"] == "look":
         result["brings"] = look_around(params, problems)
     elif params["meet"] == "listen":
-        address = rank_host.resolve_address(params["address"])
+        address = host_network.find_way(params["address"])["address"] or params["address"]
         result["listener"] = rank_host.start_listening(address, params["port"], params["seconds"]) or 0
     elif params["meet"] == "connect":
         trouble = rank_host.find_connection_problem(params["address"], params["port"], bool(params["listener"]))

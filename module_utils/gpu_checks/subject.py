@@ -10,6 +10,7 @@ from ..gpu_host.measured import agreement
 from ..gpu_host.probe.bad_pairs import find_common_ground
 from ..gpu_host.proxmox import select_guest
 from .check_files import Check, suggest_name
+from .served_group import find_generating_host
 
 Facts = dict[str, Any]
 # Key in ansible_facts -> key in `host`. Those that did not run are left out, so that a check can ask `host.probe is
@@ -39,6 +40,11 @@ def build_subject(task_vars: Facts, template: Callable[[Any], Any]) -> Facts:
         name_guest(result)
         return result
     in_run = task_vars.get("ansible_play_hosts_all")
+    others = result["inventory"]["serves_with"]
+    if others:
+        here = {name for name in others if name in hostvars and (in_run is None or name in in_run)}
+        seen = {name: hostvars.raw_get(name).get("ansible_facts") or {} if name in here else None for name in others}
+        result["inventory"]["generated_from"] = find_generating_host({own: facts, **seen})
     other = (hostvars.raw_get(named).get("ansible_facts") or {}) if named and named in hostvars else None
     known = set(hostvars) if other is None and named else set()
     result["inventory"].update(look_at_hypervisor(own, (named, vmid), other, known, in_run))
@@ -50,10 +56,11 @@ def build_subject(task_vars: Facts, template: Callable[[Any], Any]) -> Facts:
 
 def name_group(host: Facts, group: Any, groups: Facts, own: str) -> None:
     """Add ``inventory.serves_in`` and ``serves_with``: the group of the inventory whose hosts serve one model together
-    (inference_server_group), and the others in it; "" and [] where this host serves alone."""
+    (inference_server_group), and the others in it; "" and [] where this host serves alone. And ``generated_from``, the
+    host of rank 0 where a generation took them all (served_group.py), "" where that is not shown."""
     members = [str(name) for name in groups.get(str(group)) or ()] if group else []
     others = [name for name in members if name != own] if own in members else []
-    host["inventory"].update(serves_in=str(group) if others else "", serves_with=others)
+    host["inventory"].update(serves_in=str(group) if others else "", serves_with=others, generated_from="")
 
 
 def name_guest(host: Facts, vmid: Any = None) -> None:

@@ -44,13 +44,18 @@ def _between_hosts(host: Facts) -> str:
     found = (host.get("probe") or {}).get("between_hosts") or {}
     if not others or found.get("problems") or found.get("ran", False) is not False:
         return ""
-    if ((host.get("server") or {}).get("generation") or {}).get("ran"):
-        return ""  # a server that generates over all of them has shown it
     asked = found.get("asked")
     why = str(found.get("reason")) if asked else "it was not asked for"
-    text = "that it serves one model together with %s was not proven: no all-reduce ran between them, %s"
-    shown = ", ".join(others[:3]) + (" and %d more" % (len(others) - 3) if len(others) > 3 else "")
     hint = "" if asked else " (ansible-playbook validate.yml -l %s -e probe_between_hosts=true)" % group
+    shown = ", ".join(others[:3]) + (" and %d more" % (len(others) - 3) if len(others) > 3 else "")
+    if inventory.get("generated_from"):
+        text = (
+            "that a collective between it and %s works is proven by a generation of the server over all their ranks "
+            "(rank 0 on %s); that its values are right, and how fast it is, was not proven: no all-reduce ran between "
+            "them, %s"
+        )
+        return text % (shown, inventory["generated_from"], why) + hint
+    text = "that it serves one model together with %s was not proven: no all-reduce ran between them, %s"
     return text % (shown, why) + hint
 
 

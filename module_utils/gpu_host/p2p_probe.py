@@ -432,6 +432,7 @@ def fill_result(
             pair.update(verdict="unknown", failed_rung=None, reason=left)
     _lists(result, restricted, context["in_guest"])
     phase_results.judge_phases(raw, result, restricted, damaged)
+    _judge_load(result)
     for part, names in _LISTS_OF.items():
         for name in names:
             if part in damaged and not result[name]:
@@ -564,9 +565,13 @@ def _lists(result: dict[str, Any], restricted: bool, in_guest: bool | None) -> N
     for key in ("high_latency_pairs", "impossible_pairs", "class_outliers"):
         if result["unmeasured_pairs"] and not result[key]:
             result[key] = None
+
+
+def _judge_load(result: dict[str, Any]) -> None:
+    """After the host's links, which say which of two switches it is."""
     load_verdict.judge_load(result)
     late = (result["phases"].get("under_load") or {}).get("left")
-    if pairs and result["all_usable"] and (result["all_at_once"] is None or late):
+    if result["pairs"] and result["all_usable"] and (result["all_at_once"] is None or late):
         for name in ("corrupt_under_load", "collapsed_under_load"):
             result[name] = result[name] or None
 

@@ -11,23 +11,19 @@ from typing import Any
 from ..gpu_host import topology
 from ..gpu_host.evidence import values
 from ..gpu_host.evidence.errors import Errors
-from ..gpu_host.evidence.interface import ABSENT, NOT_CAPTURED, Evidence
-from ..gpu_host.evidence.offenders import any_of
+from ..gpu_host.evidence.interface import NOT_CAPTURED, Evidence
 from ..gpu_host.evidence.sides import find_pieces, is_only_pieces
 from ..gpu_host.pcie import gpu_addresses
 from . import (
-    api,
+    asking,
     engines,
     gpu_load,
     installed,
     nccl,
     nccl_faults,
     nccl_job,
-    nodes,
-    other_servers,
-    ports,
     processes,
-    server_choice,
+    server_processes,
     server_state,
     settings,
     stall,
@@ -128,7 +124,7 @@ def _gather(evidence: Evidence, params: dict[str, Any], errors: Errors) -> dict[
         return None
     if table is None:
         params = {**params, **_of_pieces(pieces, evidence)}
-    facts = _process_facts(evidence, params, table or processes.Table(), errors)
+    facts = server_processes.read_server_processes(evidence, params, table or processes.Table(), errors)
     unread = table is None or bool(table.unread)
     if params.get("only_if_found") and not (facts["process"] or facts["silent"] or facts["unit"]):
         evidence.abandon()
@@ -142,7 +138,7 @@ def _gather(evidence: Evidence, params: dict[str, Any], errors: Errors) -> dict[
     _read_log(evidence, params, facts, engine, errors)
     engine = engine or engines.ENGINES.get(facts["log"]["engine"] or pieces.get("engine") or "")
     facts["engine"] = engine.name if engine else None
-    _read_api(evidence, params, facts, engine, errors)
+    asking.read_api(evidence, params, facts, engine, errors)
     server_state.name_first_phase(facts)
     server_state.judge_busy(facts)
     server_state.judge_state(facts, values.decimal_number(params.get("patience_scale")) or 1.0)
@@ -160,7 +156,7 @@ def _gather(evidence: Evidence, params: dict[str, Any], errors: Errors) -> dict[
             "whether a server runs is not known: the kernel does not give the command line of process %s" % told
         )
     facts["moving"] = stall.select_moving(facts)
-    _generate(evidence, params, facts, errors)
+    asking.ask_for_answer(evidence, params, facts, errors)
     asked = facts["generation"]
     if asked["ran"] and not (asked["answered"] and asked["sane"] and asked["finite"] is not False):
         _read_log(evidence, params, facts, engine, errors)  # what went wrong just now stands there
@@ -220,169 +216,6 @@ def _of_pieces(pieces: dict[str, Any], evidence: Evidence) -> dict[str, Any]:
     """The parameters that point at what was handed in of a server: its log, its answers."""
     log = {"log": LOOSE_LOG} if pieces.get("log") and LOOSE_LOG in evidence.paths() else {}
     return {**log, **({"port": LOOSE_PORT} if pieces.get("api") else {})}
-
-
-def _process_facts(
-    evidence: Evidence, params: dict[str, Any], table: dict[int, processes.Process], errors: Errors
-) -> dict[str, Any]:
-    found, silent = processes.find_servers(evidence, table, errors)
-    if params.get("outside_containers"):
-        found = [one for one in found if not processes.is_in_container(evidence, one[0].pid)]
-        silent = [one for one in silent if not processes.is_in_container(evidence, one.pid)]
-    chosen = server_choice.choose_server(evidence, found, params, table, errors)
-    complete = isinstance(table, processes.Table) and not table.unread and not silent
-    servers = other_servers.describe_servers(evidence, found, chosen)
-    facts: dict[str, Any] = {
-        "proxied": server_choice.list_proxied(evidence, table, errors) if chosen else [],
-        "engine": None,
-        "engines_found": servers,
-        "not_looked_at": other_servers.select_others(servers, complete),
-        "in_container": None,
-        "container": None,
-        "process": None,
-        "environment": None,
-        "ranks": [],
-        "ranks_expected": None,
-        "node": None,
-        "compilers": [],
-        "locks": None,
-        "p2p_caches": [],
-        "packages": None,
-        "unit": None,
-        "pids": set(),
-        "silent": [],
-        "titles_unread": False,
-        "units_found": None,
-    }
-    name = params.get("unit")
-    if chosen and name and container_reader.is_named(evidence, chosen[0].pid, name, errors):
-        name = None  # of the container, not of a unit
-    if not chosen:
-        facts["silent"] = [
-            one
-            for one in silent
-            if not name or processes.find_unit(evidence, one.pid) in (None, server_choice.name_service(name))
-        ]
-    else:
-        top, words, engine = chosen
-        facts["environment"] = processes.read_environment(evidence, top.pid, errors)
-        live = engines.find_settings(engine, words, facts["environment"])
-        below = processes.find_descendants(top.pid, table)
-        facts["pids"] = {process.pid for process in below}
-        facts["engine"] = engine.name
-        facts["in_container"], facts["container"] = container_reader.read_container(
-            evidence,
-            top.pid,
-            facts["environment"],
-            errors,
-            light=bool(params.get("light")),
-            monitors=server_choice.list_command_lines(evidence, table, "conmon", errors),
-        )
-        facts["locks"] = _find_locks(evidence, facts, top.pid)
-        status = processes.read_status(evidence, top.pid, errors)
-        limits = processes.read_limits(evidence, top.pid, errors)
-        facts["process"] = {
-            "pid": top.pid,
-            "command": " ".join(words),
-            "arguments": words,
-            "settings": live,
-            "started_at": None if top.started_at is None else round(top.started_at, 2),
-            "age_s": None if top.started_at is None else round(evidence.now() - top.started_at, 1),
-            "user_id": status["uid"],
-            "rss_mib": status["rss_mib"],
-            "state": top.state,
-            "unit": server_choice.find_unit_of_server(evidence, top.pid, table, errors),
-            "python": words[0],
-            **limits,
-        }
-        facts["node"] = nodes.read_node(engine, live, errors)
-        _count_peers(evidence, facts, top.pid)
-        facts["ranks_expected"] = nodes.count_local_ranks(engine, live, facts["node"])
-        if facts["ranks_expected"] is None:
-            given = [live[name] for name in engine.tensor_parallel if name in live]
-            errors.odd("the command line of the server", "the number of tensor-parallel ranks is no number", given)
-        facts["ranks"], facts["titles_unread"] = _ranks(evidence, engine, below, errors)
-        facts["compilers"] = [
-            {"pid": process.pid, "name": process.name, "cpu_s": process.cpu_s}
-            for process in below
-            if process.name in processes.COMPILERS
-        ]
-        _describe_parts(evidence, facts, other_servers.find_parts(found, chosen), complete, errors)
-        name = name or facts["process"]["unit"]
-    if name:
-        facts["units_found"] = [name]
-    else:
-        facts["units_found"] = units.find_units(evidence, errors)
-        name = next(iter(facts["units_found"] or ()), None)
-        cgroup = evidence.read("/proc/%d/cgroup" % facts["process"]["pid"]) if facts["process"] else None
-        if cgroup is not None and not cgroup.ok:  # the process may belong to a unit of any name
-            errors.unanswered(cgroup)
-            facts["units_found"] = facts["units_found"] or None
-    facts["unit"] = units.read_unit(evidence, name, errors) if name else None
-    if name and evidence.run(units.show_command(name), units.SECONDS).status == ABSENT:
-        facts["units_found"] = []  # there is no systemd
-    return facts
-
-
-def _find_locks(evidence: Evidence, facts: dict[str, Any], pid: int) -> list[dict[str, Any]] | None:
-    home = (facts["environment"] or {}).get("HOME")
-    if facts["in_container"] is None or not home:
-        return None
-    root = "/proc/%d/root" % pid if facts["in_container"] else ""
-    return installed.find_locks(evidence, root + home)
-
-
-def _count_peers(evidence: Evidence, facts: dict[str, Any], pid: int) -> None:
-    """The other hosts that are connected, by the sockets of the network that the server has."""
-    network = facts["container"]["network"] if facts["container"] else "host"
-    if facts["in_container"] is not None and network is not None:
-        nodes.count_peers(evidence, facts["node"], pid if network == "own" else None)
-
-
-def _describe_parts(
-    evidence: Evidence, facts: dict[str, Any], parts: list[other_servers.Found], complete: bool, errors: Errors
-) -> None:
-    """What of the container depends on the engine: the GPUs that its ranks need, and the parts of the model.
-
-    `complete`: every process of the host could be read, so that there are no more parts than `parts`.
-    """
-    container = facts["container"]
-    if container is None:
-        return
-    container["gpus_needed"] = facts[
-        "ranks_expected"
-    ]  # a part of a server over several hosts or containers has its own
-    described = [{"pid": top.pid, "container": _shorten_id(evidence, top.pid)} for top, _words, _one in parts]
-    container["parts"] = described if described or complete else None
-    container["weights_mib"] = None
-    container["reach"] = {"address": None, "port": None, "published": False, "loopback_only": None}
-    memlock = facts["process"]["memlock_kib"]
-    unlimited = None if memlock is None else memlock == "unlimited"
-    container["may_register"] = any_of([unlimited, container["may_lock_memory"]])
-    shared = other_servers.share_ipc(evidence, parts, errors) if parts else True
-    container["parts_share_ipc"] = shared if shared is False or complete else None
-
-
-def _shorten_id(evidence: Evidence, pid: int) -> str | None:
-    membership = container_reader.find_membership(evidence, pid)
-    return None if membership is None else (membership.id or "")[:12]
-
-
-def _ranks(
-    evidence: Evidence, engine: Engine, below: list[processes.Process], errors: Errors
-) -> tuple[list[dict[str, Any]], bool]:
-    """(the ranks, whether the title of a process that may be one could not be read)."""
-    found, unread = [], False
-    for process in below:
-        if process.state == "Z":
-            continue
-        words = processes.read_arguments(evidence, process.pid, errors)
-        unread = unread or words is None
-        title = " ".join(words or ()) or process.name
-        rank = processes.find_rank(engine, title)
-        if rank is not None:
-            found.append({"rank": rank, **processes.describe_process(evidence, process, errors), "gpu": None})
-    return sorted(found, key=lambda one: one["rank"]), unread
 
 
 def _place_ranks(facts: dict[str, Any]) -> None:
@@ -452,134 +285,6 @@ def _started_at(evidence: Evidence, facts: dict[str, Any], errors: Errors) -> fl
         return started
     after, boot = (facts["unit"] or {}).get("started_after_boot_s"), processes.read_boot_time(evidence, errors)
     return boot + after if after and boot is not None else None
-
-
-def _address_to_ask(host: Any) -> str:
-    """Where a server that listens on `host`, the first of several with commas between, answers from the host itself."""
-    host = host.partition(",")[0].strip() if isinstance(host, str) else host
-    if not isinstance(host, str) or host in ("0.0.0.0", "::", "*", "localhost"):  # noqa: S104  compared, not bound
-        return "127.0.0.1"
-    return "[%s]" % host if ":" in host else host
-
-
-def _read_api(
-    evidence: Evidence, params: dict[str, Any], facts: dict[str, Any], engine: Engine | None, errors: Errors
-) -> None:
-    live = (facts["process"] or {}).get("settings") or {}
-    port = params.get("port") or (server_choice.find_port(engine, live) if engine and facts["process"] else None)
-    given = engines.find_value(live, engine.port_names) if engine else None
-    if port is None and given is not None:
-        errors.odd("the command line of the server", "--port is no port", given)
-    address, port = _find_place(evidence, facts, engine, port, errors)
-    follower = server_state.is_follower(facts)
-    if port is None or address is None or (follower and not (engine and engine.follower_answers)):
-        facts["api"] = dict.fromkeys(api.FACTS)
-    else:
-        scheme = "https" if engine and engines.find_value(live, engine.tls_names) else "http"
-        base = "%s://%s:%d" % (scheme, address, port)
-        facts["api"] = api.read_api(
-            evidence, base, engine, errors, key=params.get("api_key"), light=bool(params.get("light")),
-            starts=_is_before_ready(facts["log"]), only_health=follower,
-        )  # fmt: skip
-    facts["model"] = facts["api"]["model"] or engines.find_served_name(
-        facts["engine"], (facts["process"] or {}).get("arguments") or ()
-    )
-    environment = facts["environment"]
-    facts["key_set"] = (
-        None
-        if facts["process"] is None
-        else bool((engine and engines.find_value(live, engine.key_names)) or facts["api"]["needs_key"])
-    )
-    facts["exposed"] = None
-    if follower:
-        facts["exposed"] = False  # it answers /health, and nothing else
-    elif facts["port"]["beyond_this_host"] is not None and facts["key_set"] is not None:
-        # A key may also stand in the environment, under a name that never leaves the host: what the API answers without
-        # one decides.
-        answered = facts["api"]["models"] is not None and not params.get("api_key")
-        facts["exposed"] = (
-            facts["port"]["beyond_this_host"] and not facts["key_set"] and (answered or environment is not None)
-        )
-
-
-def _find_place(
-    evidence: Evidence, facts: dict[str, Any], engine: Engine | None, port: int | None, errors: Errors
-) -> tuple[str | None, int | None]:
-    """(the address, the port) where the server is asked, and what is known of the port, `facts["port"]`."""
-    process, container = facts["process"], facts["container"]
-    live = (process or {}).get("settings") or {}
-    proxied = facts.pop("proxied")
-    if not container or container["network"] == "host" or port is None:
-        facts["port"] = ports.read_port(evidence, port)
-        return _address_to_ask(engines.find_value(live, engine.host_names) if engine else None), port
-    own = server_choice.find_port(engine, live) if engine else None
-    bindings = container_reader.list_bindings(container, proxied)
-    if own is None or any(one["port"] == port for one in bindings):
-        own = port  # of the parameters, as the server in the container knows it
-    listens = ports.find_listening(evidence, own, process["pid"])
-    way = container_reader.find_way(container, own, bindings, listens)
-    container["reach"] = way
-    facts["port"] = {**ports.read_port(evidence, own, process["pid"]), "port": way["port"]}
-    if facts["port"]["listening"]:
-        facts["port"]["beyond_this_host"] = way["beyond_this_host"]
-    if way["address"] is None:
-        errors.add("the container of the server", "no address or published port is known, where port %d answers" % own)
-    return way["address"], way["port"]
-
-
-def _is_before_ready(log: dict[str, Any]) -> bool:
-    """Whether the log, read to its end, shows a start that is not ready: what listens on the port may be another
-    process, and an engine that listens already says at once that it is not ready."""
-    known = log["available"] and not log["gap"] and log["phase"] is not None
-    return bool(known and not log["ready"])
-
-
-def _generate(evidence: Evidence, params: dict[str, Any], facts: dict[str, Any], errors: Errors) -> None:
-    ran, reason = _whether_to_ask(params, facts)
-    facts["generation"] = {"ran": ran, "skipped_reason": reason, **dict.fromkeys(api.GENERATION_FIELDS)}
-    if ran is None:
-        told = Errors("server")
-        told.add("the server", "could not be asked for an answer: %s" % reason)
-        errors.entries[:0] = told.entries  # first: a check shows a few, and this one says what to do
-    if reason is None:
-        pattern = params.get("expected_text") or (params.get("expected") or {}).get("text")
-        asked = api.generate_answer(
-            evidence, facts["api"]["base"], facts["model"], errors, key=params.get("api_key"), pattern=pattern
-        )
-        facts["generation"] = {"skipped_reason": None, **asked}
-
-
-def _whether_to_ask(params: dict[str, Any], facts: dict[str, Any]) -> tuple[bool | None, str | None]:
-    """Whether the server is asked for an answer, and why not.
-
-    (False with the reason where there is nothing to ask, or it is not wanted; None with the reason where it cannot be;
-    True, None).
-    """
-    wanted = params.get("generate") or "idle"
-    if wanted == "never":
-        return False, "not asked for"
-    if server_state.is_follower(facts):
-        return False, "this host runs rank %s, which serves no API" % facts["node"]["rank"]
-    if facts["state"] is None:
-        return None, facts["why"]
-    if facts["state"] not in ("ready", "unhealthy"):
-        return False, "the server is not ready"
-    if (facts["api"]["health"] or {}).get("answered") is False:
-        return False, "/health does not answer"
-    if wanted == "idle" and facts["busy"]:
-        return False, "the server works on requests: %s" % facts["busy_because"]
-    if facts["api"]["base"] is None:
-        return None, "the port on which it listens is not known"
-    if facts["api"]["needs_key"]:
-        return None, "it wants an API key, give it as api_key (host_validation_server_api_key)"
-    if wanted == "idle" and facts["busy"] is None:
-        return (
-            None,
-            "whether it is idle is not known; generate=always (host_validation_server_generate) asks all the same",
-        )
-    if not facts["model"]:
-        return None, facts["api"]["models_problem"] or "neither the API nor the command line names a model"
-    return True, None
 
 
 def _nccl_version(facts: dict[str, Any]) -> str | None:

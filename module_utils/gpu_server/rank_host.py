@@ -1,21 +1,21 @@
-"""What one host brings to a server over several, and whether it reaches rank 0, before anything is stopped."""
+"""What one host brings to a server over several, and whether it reaches rank 0, before anything is stopped.
+
+Its networks and the way to rank 0 are read by gpu_host/probe/host_network.py.
+"""
 
 from __future__ import annotations
 
 import errno
-import fcntl
 import hashlib
-import ipaddress
 import os
 import socket
-import struct
 import time
 
 from ..gpu_host.evidence.errors import Errors
 from ..gpu_host.evidence.interface import Evidence
+from ..gpu_host.linux import detached
 from . import gpu_load, installed
 
-SIOCGIFADDR = 0x8915
 CONNECT_SECONDS = 5.0
 GREETING = b"gpu-host: rank 0 listens\n"
 # Whose versions have to be the same on every host: the engine's own, and what moves the data between them.
@@ -49,46 +49,6 @@ def count_gpus(evidence: Evidence, visible: str | None, errors: Errors) -> int |
         return len([one for one in visible.split(",") if one.strip()])
     gpus = gpu_load.read_gpu_load(evidence, errors, set())["gpus"]
     return None if gpus is None else len(gpus)
-
-
-def resolve_address(name: str) -> str:
-    """The IP address of a name; OSError where it has none."""
-    address = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)[0][4][0]
-    return str(address)
-
-
-def find_source(address: str) -> str:
-    """This host's own address on the way to `address`; OSError where there is no way. Nothing is sent."""
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    with socket.socket(family, socket.SOCK_DGRAM) as sock:
-        sock.connect((address, 9))
-        return str(sock.getsockname()[0])
-
-
-def find_interface(address: str) -> str | None:
-    """The name of the interface that has this address of the host; None where none has."""
-    wanted = ipaddress.ip_address(address.partition("%")[0])
-    if wanted.version == 6:
-        try:
-            with open("/proc/net/if_inet6", encoding="ascii") as file:
-                rows = [line.split() for line in file]
-        except OSError:
-            return None
-        return next((row[5] for row in rows if len(row) > 5 and bytes.fromhex(row[0]) == wanted.packed), None)
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
-        for _number, name in socket.if_nameindex():
-            try:
-                answer = fcntl.ioctl(sock.fileno(), SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
-            except OSError:  # an interface without an address
-                continue
-            if answer[20:24] == wanted.packed:
-                return name
-    return None
-
-
-def list_interfaces() -> list[str]:
-    """The network interfaces of the host, by name."""
-    return sorted(name for _number, name in socket.if_nameindex())
 
 
 def match_interfaces(setting: str, names: list[str], exact: bool) -> list[str]:
@@ -131,9 +91,7 @@ def start_listening(address: str, port: int, seconds: float) -> int | None:
         return child
     try:
         os.setsid()
-        null = os.open(os.devnull, os.O_RDWR)
-        for number in (0, 1, 2):
-            os.dup2(null, number)
+        detached.leave_caller(keep=(sock.fileno(),))
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             sock.settimeout(max(0.1, until - time.monotonic()))

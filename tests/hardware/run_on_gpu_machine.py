@@ -482,8 +482,10 @@ def ratios(machine: Machine) -> Any:
     machine.say(text)
     records = json.loads(path.read_text()) if path.exists() else []
     for record in records:
+        if record["met"] is None:
+            continue  # told and not judged
         machine.expect(
-            record["met"] is not False, "%s: %s (wanted %s)" % (record["target"], record["measured"], record["wanted"])
+            record["met"], "%s: %s (wanted %s)" % (record["target"], record["measured"], record["wanted"])
         )
     machine.expect(bool(records), "the benchmark ran")
     return records

@@ -221,6 +221,44 @@ def test_a_collapse_of_many_to_one_names_the_switch() -> None:
     ]
 
 
+def judge_collapse(slow: dict[int, float], **more: Any) -> list[str]:
+    """What is said where all others together reach so many GB/s at these GPUs, and 49 at the rest."""
+    rates = {"bandwidth_gb_s": {"copy": {"median": 50.0}}}
+    loads = {
+        gpu: {"bandwidth_gb_s": {"median": slow.get(at, 49.0)}, "corrupt_pairs": []} for at, gpu in enumerate(GPUS)
+    }
+    result: dict[str, Any] = {
+        "pairs": {"%s->%s" % (a, b): {**rates, "source": a, "target": b} for a in GPUS for b in GPUS if a != b},
+        "devices": {gpu: device(gpu) for gpu in GPUS},
+        "many_to_one": loads, "one_to_many": {}, "all_at_once": None, "events": [],
+        "corrupt_under_load": [], "collapsed_under_load": [], **more,
+    }  # fmt: skip
+    load_verdict.judge_load(result)
+    found: list[str] = result["collapsed_under_load"]
+    return found
+
+
+def test_loads_that_only_cross_the_port_that_collapses_are_told_with_it() -> None:
+    (text,) = judge_collapse({**dict.fromkeys(range(4), 18.0), **dict.fromkeys(range(4, 8), 6.0)})
+    assert "all 4 GPUs below root port root1" in text and "4 other GPUs, which cross it too, reach 18 to 18" in text
+
+
+def test_of_two_switches_that_look_alike_the_links_to_the_host_tell() -> None:
+    every = dict.fromkeys(range(8), 8.0)
+    assert ["root port root0" in text for text in judge_collapse(every)] == [True, False]
+    links = {gpu: {"verdict": "collapsed" if at >= 4 else "ok"} for at, gpu in enumerate(GPUS)}
+    (text,) = judge_collapse(every, host_links=links)
+    assert "root port root1" in text and "root0" not in text
+    both = {gpu: {"verdict": "collapsed"} for gpu in GPUS}
+    assert len(judge_collapse(every, host_links=both)) == 2
+
+
+def test_a_gpu_that_is_slower_than_the_port_is_told_by_itself() -> None:
+    port, single = judge_collapse({**dict.fromkeys(range(4, 8), 8.0), 1: 2.0})
+    assert "root port root1" in port and "cross it too" not in port
+    assert single == "all others to %s: 2 GB/s together, one alone 50" % GPUS[1]
+
+
 # -- path classes
 # ------------------------------------------------------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ from ansible.module_utils.gpu_host.probe.worker_run import Probe
 from probe_library import compiled, environment
 
 LIMITS_S = {8: 30, 16: 60}
+LONG = [pytest.mark.slow, pytest.mark.long]
 
 
 @pytest.fixture(scope="session")
@@ -132,23 +133,36 @@ def test_a_slow_switch_is_named(library: Path, tmp_path: Path, count: int) -> No
     assert found["slow_host_links"] == [address(number) for number in range(4, 8)]
 
 
-def test_a_switch_that_collapses_under_load_only_is_named(library: Path, tmp_path: Path) -> None:
-    found = run(library, build_sysfs(tmp_path / "sys", 8), 8, STANDIN_COLLAPSE="1")
-    assert found["all_seconds"] < LIMITS_S[8]
-    assert found["all_fast"] is not False and found["slow_pairs"] == found["slow_host_links"] == []
+@pytest.mark.parametrize("count", [8, pytest.param(16, marks=LONG)])
+def test_a_switch_that_collapses_under_load_only_is_named(library: Path, tmp_path: Path, count: int) -> None:
+    """By every load that shows it, and no other switch by any: all of them send through it."""
+    found = run(library, build_sysfs(tmp_path / "sys", count), count, STANDIN_COLLAPSE="1")
+    assert found["all_seconds"] < LIMITS_S[count]
+    assert faults(found) == {"collapsed_under_load", "collapsed_host_links"}
     assert found["collapsed_host_links"] == [address(number) for number in range(4, 8)]
-    assert "root port 0000:a1:01.0 (switch 0000:b1:00.0)" in found["explanations"]["collapsed_host_links"][0]
-    assert any("root port 0000:a1:01.0" in text for text in found["collapsed_under_load"])
+    switch = "root port 0000:a1:01.0 (switch 0000:b1:00.0)"
+    assert switch in found["explanations"]["collapsed_host_links"][0]
+    to_one, to_many, every = found["collapsed_under_load"]
+    assert to_one.startswith("all others to %s: " % address(4)) and to_many.startswith(
+        "%s to all others: " % address(4)
+    )
+    assert every.startswith("all pairs at once: ")
+    for text in (to_one, to_many):
+        assert "so it is with all 4 GPUs below %s" % switch in text
+    assert "the loads of %d other GPUs, which cross it too" % (count - 4) in to_one
+    assert "they cross %s," % switch in every
+    assert not [port for port in ("a0", "a2", "a3") if "0000:%s:01.0" % port in "".join((to_one, to_many, every))]
 
 
-@pytest.mark.slow
-def test_a_hang_in_the_third_phase_costs_its_pair(library: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("count", [pytest.param(8, marks=pytest.mark.slow), pytest.param(16, marks=LONG)])
+def test_a_hang_in_the_third_phase_costs_its_pair(library: Path, tmp_path: Path, count: int) -> None:
     """Copies of a pair: four to deliver, then the latency."""
-    found = run(library, build_sysfs(tmp_path / "sys", 8), 8, {"pair_limit_s": 1.0}, STANDIN_HANG_AT="2>3@5")
+    sysfs = build_sysfs(tmp_path / "sys", count)
+    found = run(library, sysfs, count, {"pair_limit_s": 1.0}, STANDIN_HANG_AT="2>3@5")
     assert [(event["stage"], event["kind"]) for event in found["events"]] == [("latency", "hung")]
     assert found["hung_pairs"] == [name(2, 3)] and "'latency'" in found["explanations"]["hung_pairs"][0]
-    assert found["all_seconds"] < LIMITS_S[8]
-    assert found["verdicts"]["ok"] >= 54
+    assert found["all_seconds"] + found["events"][0]["seconds"] < LIMITS_S[count]
+    assert found["verdicts"]["ok"] >= count * (count - 1) - 2 and found["unfinished_phases"] == []
     assert any("'latency' hung" in text for text in found["told"])
 
 

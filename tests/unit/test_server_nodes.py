@@ -15,6 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from ansible.module_utils.gpu_host.evidence.errors import Errors
 from ansible.module_utils.gpu_host.evidence.interface import ABSENT, DENIED, OK, Evidence, Reading
+from ansible.module_utils.gpu_host.probe import host_network
 from ansible.module_utils.gpu_server import engines, nodes, ports, rank_host
 from engine_standin import free_port, running
 
@@ -75,6 +76,24 @@ def test_the_part_of_a_host_is_in_its_arguments(
     assert (node["rank"], node["nodes"], here, node["first_rank"]) == (rank, count, local, first)
     assert (node["address"], node["port"]) == place
     assert node["follower"] == (rank > 0)
+
+
+@pytest.mark.parametrize(
+    ("engine", "words", "spans"),
+    [
+        ("sglang", "--tp 8", False),  # one host
+        ("sglang", "--tp 16 --nnodes 2", True),
+        ("sglang", "--tp 8 --pp-size 2 --nnodes 2", True),
+        ("sglang", "--tp 8 --dp 2 --nnodes 2", False),  # a copy of the model on each host: each answers alone
+        ("sglang", "--nnodes 2", False),
+        ("sglang", "--tp 16 --nnodes two", None),
+        ("sglang", "--tp many --nnodes 2", None),
+        ("vllm", "-tp 8 -pp 2 -n 2 -r 1 --headless", True),
+        ("vllm", "-tp 8 -dp 2 -n 2", False),
+    ],
+)
+def test_whether_a_generation_takes_the_ranks_of_all_hosts(engine: str, words: str, spans: bool | None) -> None:
+    assert node_of(engine, words)[0]["spans_hosts"] is spans
 
 
 def test_a_rank_that_is_no_number_is_not_taken_for_one() -> None:
@@ -214,9 +233,16 @@ def test_a_port_is_tried_before_it_is_needed() -> None:
         other.settimeout(10)
         number = int(other.getsockname()[1])
         assert rank_host.find_connection_problem("127.0.0.1", number, False) is None
-    assert rank_host.find_interface("127.0.0.1") == "lo"
-    assert rank_host.find_source("127.0.0.1") == "127.0.0.1"
-    assert "lo" in rank_host.list_interfaces()
+
+
+def test_the_way_to_rank_0_is_read_by_one_reader() -> None:
+    assert host_network.find_interface("127.0.0.1") == "lo"
+    assert host_network.find_interface("192.0.2.77") is None
+    way = host_network.find_way("127.0.0.1")
+    assert (way["address"], way["source"], way["problem"]) == ("127.0.0.1", "127.0.0.1", None)
+    assert "lo" in host_network.list_interfaces()
+    assert "lo" not in [row["interface"] for row in host_network.list_addresses()]
+    assert "is not known here" in host_network.find_way("no.such.name.invalid")["problem"]
 
 
 def test_a_model_is_told_by_what_says_how_it_is_cut(tmp_path: Path) -> None:

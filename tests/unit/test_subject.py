@@ -228,6 +228,84 @@ def test_a_server_that_was_not_asked() -> None:
     assert unproven.list_unproven({"server": {"state": "ready", "generation": {"ran": True}}}) == []
 
 
+# What a generation proves of the hosts that serve one model together
+def of_rank(rank: int, **changes: Any) -> dict[str, Any]:
+    """The facts of a host of a server over two, as a look at a server that answers finds them."""
+    node = {"rank": rank, "nodes": 2, "address": "10.0.0.1", "port": 20000, "follower": rank > 0, "spans_hosts": True}
+    node["peers_missing"] = None if rank else 0
+    answer = {"ran": True, "answered": True, "sane": True} if rank == 0 else {"ran": False}
+    facts = {
+        "gpu_host": {"evidence": {"recorded": False, "taken_at": 1000.0 + rank}},
+        "inference_server": {"state": "ready", "node": node, "generation": answer},
+    }
+    for path, value in changes.items():
+        place: dict[str, Any] = facts
+        *way, last = path.split("__")
+        for name in way:
+            place = place[name]
+        place[last] = value
+    return facts
+
+
+def unproven_of_group(
+    zero: dict[str, Any], one: dict[str, Any], own: str, in_run: tuple[str, ...] = ("one", "two")
+) -> list[str]:
+    both = {"one": zero, "two": one}
+    task_vars = {"ansible_facts": both[own], "inventory_hostname": own, "hostvars": HostVars(both)}
+    task_vars.update(inference_server_group="glm", groups={"glm": ["one", "two"]}, ansible_play_hosts_all=list(in_run))
+    host = subject.build_subject(task_vars, lambda value: value)
+    return [text for text in unproven.list_unproven(host) if "all-reduce" in text]
+
+
+@pytest.mark.parametrize(("own", "other"), [("one", "two"), ("two", "one")])
+def test_a_generation_over_both_hosts_proves_that_their_collective_works(own: str, other: str) -> None:
+    (text,) = unproven_of_group(of_rank(0), of_rank(1), own)
+    assert text == (
+        "that a collective between it and %s works is proven by a generation of the server over all their ranks "
+        "(rank 0 on one); that its values are right, and how fast it is, was not proven: no all-reduce ran between "
+        "them, it was not asked for (ansible-playbook validate.yml -l glm -e probe_between_hosts=true)" % other
+    )
+
+
+@pytest.mark.parametrize(
+    ("zero", "one"),
+    [
+        ({"inference_server__generation__ran": False}, {}),
+        ({"inference_server__generation__ran": None}, {}),
+        ({"inference_server__generation__answered": False}, {}),
+        ({"inference_server__generation__sane": False}, {}),
+        ({"inference_server__node__spans_hosts": False}, {}),  # a copy of the model on each host
+        ({"inference_server__node__spans_hosts": None}, {}),
+        ({"inference_server__node__peers_missing": 1}, {}),
+        ({"inference_server__node__peers_missing": None}, {}),
+        ({"inference_server__node__nodes": 1}, {"inference_server": {"state": "absent", "node": None}}),
+        ({}, {"inference_server__node__address": "10.0.0.9"}),  # a rank of another server
+        ({}, {"inference_server__node__rank": 0}),
+        ({}, {"inference_server__node__rank": None}),
+        ({"inference_server__node__port": None}, {"inference_server__node__port": None}),
+        ({}, {"inference_server": None}),
+        ({}, {"gpu_host__evidence__taken_at": 90000.0}),  # of another day, from a cache of facts
+        ({}, {"gpu_host__evidence__taken_at": None}),
+        ({}, {"gpu_host__evidence__recorded": True}),
+    ],
+)
+def test_what_is_no_proof_of_a_collective_between_hosts(zero: dict[str, Any], one: dict[str, Any]) -> None:
+    for own in ("one", "two"):
+        (text,) = unproven_of_group(of_rank(0, **zero), of_rank(1, **one), own)
+        assert text.startswith("that it serves one model together with "), text
+
+
+def test_a_host_outside_the_run_proves_nothing() -> None:
+    for own in ("one", "two"):
+        (text,) = unproven_of_group(of_rank(0), of_rank(1), own, in_run=(own,))
+        assert text.startswith("that it serves one model together with "), text
+
+
+def test_an_all_reduce_that_ran_is_for_the_checks() -> None:
+    zero = of_rank(0, p2p_probe={"ran": True, "between_hosts": {"asked": True, "ran": True}})
+    assert unproven_of_group(zero, of_rank(1), "one") == []
+
+
 # The guest's number in commands
 @pytest.mark.parametrize(
     ("variables", "others", "number"),

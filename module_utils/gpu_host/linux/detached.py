@@ -9,7 +9,9 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+
+from ..evidence import values
 
 PID = "pid"  # the file with the number of the process
 
@@ -26,22 +28,26 @@ def run_detached(directory: str, work: Callable[[], None]) -> None:
         if worker:
             write_whole(directory, PID, str(worker))
         else:
-            signal.signal(signal.SIGHUP, signal.SIG_IGN)
-            nothing = os.open(os.devnull, os.O_RDWR)
-            for number in (0, 1, 2):
-                os.dup2(nothing, number)
-            _close_inherited()
+            leave_caller()
             work()
     finally:
         os._exit(0)
 
 
-def _close_inherited() -> None:
-    """Whoever reads the other end of a pipe that the caller had open would wait until this process ends too."""
+def leave_caller(keep: Collection[int] = ()) -> None:
+    """Let go of what a forked process has of its caller: its terminal and every open file but those of `keep`.
+
+    Whoever reads the other end of a pipe that the caller had open would else wait until this process ends too.
+    """
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for number in (0, 1, 2):
+        os.dup2(nothing, number)
     for name in os.listdir("/proc/self/fd"):
-        if int(name) > 2:
+        opened = values.whole_number(name)
+        if opened is not None and opened > 2 and opened not in keep:
             with contextlib.suppress(OSError):  # the one that listed the directory is closed already
-                os.close(int(name))
+                os.close(opened)
 
 
 def write_whole(directory: str, name: str, text: str) -> None:

@@ -25,8 +25,26 @@ OWN_BRIDGES = ("lo", "docker", "virbr", "br-", "cni", "flannel", "cali", "veth",
 _RATE = re.compile(r"^\s*(\d{1,6}(?:\.\d{1,3})?) Gb/sec")
 
 
+def list_interfaces() -> list[str]:
+    """The network interfaces of the host, by name."""
+    return sorted(name for _number, name in socket.if_nameindex())
+
+
 def list_addresses() -> list[dict[str, str]]:
     """``[{interface, address, network}]`` of every interface that has an address; loopback and link-local left out."""
+    kept = [
+        (name, entry) for name, entry in _read_addresses() if not entry.ip.is_loopback and not entry.ip.is_link_local
+    ]
+    return [{"interface": name, "address": str(entry.ip), "network": str(entry.network)} for name, entry in kept]
+
+
+def find_interface(address: str) -> str | None:
+    """The name of the interface that has this address of the host, loopback too; None where none has."""
+    wanted = ipaddress.ip_address(address.partition("%")[0])
+    return next((name for name, entry in _read_addresses() if entry.ip == wanted), None)
+
+
+def _read_addresses() -> list[tuple[str, ipaddress.IPv4Interface | ipaddress.IPv6Interface]]:
     found = []
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         for _number, name in socket.if_nameindex():
@@ -47,11 +65,9 @@ def list_addresses() -> list[dict[str, str]]:
     rows = []
     for name, text in found:
         try:
-            entry = ipaddress.ip_interface(text)
+            rows.append((name, ipaddress.ip_interface(text)))
         except ValueError:
             continue
-        if not entry.ip.is_loopback and not entry.ip.is_link_local:
-            rows.append({"interface": name, "address": str(entry.ip), "network": str(entry.network)})
     return rows
 
 
