@@ -15,7 +15,8 @@ _HEAD = 1024  # bytes in which the mark stands
 
 def write_pages(directory: str, pages: Iterable[tuple[str, Callable[[], bytes]]]) -> tuple[int, list[str]]:
     """(pages written, what could not be, in one sentence for each kind). A page that fails does not stop the others."""
-    written, problems = 0, {}
+    written = 0
+    problems: dict[str, list[str]] = {}
     for name, render in pages:
         try:
             files.write_file(os.path.join(directory, name), render(), durable=False)

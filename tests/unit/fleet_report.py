@@ -17,9 +17,12 @@ STARTED = "2026-01-%02dT03:04:05+00:00"
 def make_fleet(
     hosts: int = 500, gpus: int = 8, name: str = "gpu%04d", day: int = 2, rate: float = 55.4, hostile: str = ""
 ) -> dict[str, Any]:
-    """The report of `hosts` hosts with `gpus` GPUs each, probed: two of five are ready, one of fifty is unreachable, and
-    the others have one to three of a hundred different findings, each with what was seen on that host alone, and every
-    third with commands for that host alone. `hostile` is added to every text."""
+    """The report of `hosts` hosts with `gpus` GPUs each, probed.
+
+    Two of five are ready, one of fifty is unreachable, and the others have one to three of a hundred different
+    findings, each with what was seen on that host alone, and every third with commands for that host alone. `hostile`
+    is added to every text.
+    """
     facts = make_facts(gpus, rate)
     checks = {_name_check(number): _define_check(number) for number in range(CHECKS)}
     made: dict[str, Any] = {}

@@ -48,7 +48,7 @@ class Display:
 @pytest.fixture
 def callback(tmp_path: Path) -> Any:
     made = plugin("check_report")(display=Display())
-    made.get_option = lambda name: str(tmp_path / "reports")
+    made.get_option = {"reports_dir": str(tmp_path / "reports"), "history": 30}.__getitem__
     made.v2_playbook_on_play_start(play("host_facts", "run_checks"))
     return made
 
@@ -268,7 +268,7 @@ def test_two_runs_at_a_time_write_apart_and_say_so(tmp_path: Path) -> None:
     runs = [plugin("check_report")(display=Display()) for _ in range(2)]
     for made in runs:
         made._display.warning = made._display.display
-        made.get_option = lambda name: str(tmp_path / "reports")
+        made.get_option = {"reports_dir": str(tmp_path / "reports"), "history": 30}.__getitem__
         made.v2_playbook_on_play_start(play("host_facts", "run_checks"))
         made.v2_runner_on_ok(outcome("gpu1", "run_checks", ready()))
     for made in runs:

@@ -31,13 +31,13 @@ function show(wanted, words) {
     fold.open = matching.size < hostRows.length ? found : opened[index];
   });
   const all = matching.size === hostRows.length && !words;
-  said.textContent = all ? "" : `${matching.size} of ${hostRows.length} hosts, ${shown} findings`;
+  said.textContent = all ? "" : `${matching.size} of ${hostRows.length} hosts` + (causes.length ? `, ${shown} findings` : "");
   showAll.hidden = all;
 }
 
 if (place && hostRows.length) {
   box.type = "search";
-  box.placeholder = "Filter: a host, a check, a word";
+  box.placeholder = causes.length ? "Filter: a host, a check, a word" : "Filter the hosts";
   box.setAttribute("aria-label", "Filter hosts and findings");
   said.setAttribute("role", "status");
   showAll.type = "button";
