@@ -15,30 +15,31 @@ STARTED = "2026-01-%02dT03:04:05+00:00"
 
 
 def make_fleet(
-    hosts: int = 500, gpus: int = 8, name: str = "gpu%04d", day: int = 2, rate: float = 55.4, hostile: str = ""
+    hosts: int = 500, gpus: int = 8, day: int = 2, rate: float = 55.4, hostile: str = "", checks: int = CHECKS
 ) -> dict[str, Any]:
     """The report of `hosts` hosts with `gpus` GPUs each, probed.
 
     Two of five are ready, one of fifty is unreachable, and the others have one to three of a hundred different
-    findings, each with what was seen on that host alone, and every third with commands for that host alone. `hostile`
-    is added to every text.
+    findings (or as many as there are `checks`), each with what was seen on that host alone, and every third with
+    commands for that host alone. The last check is a warning. `hostile` is added to every text.
     """
     facts = make_facts(gpus, rate)
-    checks = {_name_check(number): _define_check(number) for number in range(CHECKS)}
+    name, last, findings = "gpu%04d", checks - 1, min(FINDINGS, checks - 1)
+    defined = {_name_check(number): _define_check(number, number == last) for number in range(checks)}
     made: dict[str, Any] = {}
     for number in range(hosts):
-        results = [{"id": check, "status": "pass" if place % 3 else "skip"} for place, check in enumerate(checks)]
-        state, message = collector.READY, "ready: %d checks" % CHECKS
+        results = [{"id": check, "status": "pass" if place % 3 else "skip"} for place, check in enumerate(defined)]
+        state, message = collector.READY, "ready: %d checks" % checks
         own = dict(facts)
         if number % 50 == 7:
             results, state, message, own = [], collector.NOT_VALIDATED, "Connection timed out" + hostile, {}
         elif number % 5 > 1:
-            state, bad = collector.NOT_READY, sorted({number // 5 % FINDINGS, number * 7 % FINDINGS, number % 3})
+            state, bad = collector.NOT_READY, sorted({number // 5 % findings, number * 7 % findings, number % 3})
             for place in bad:
                 results[place] = _fail(place, number, name % number, hostile)
             message = "%d failed: %s" % (len(bad), ", ".join(map(_name_check, bad)))
         if number % 4 == 1 and results:
-            results[150] = _fail(150, number, name % number, hostile)
+            results[last] = _fail(last, number, name % number, hostile)
         made[name % number] = {
             "state": state, "message": message, "unreachable": state == collector.NOT_VALIDATED, "problems": [],
             "unproven": [], "results": results, "facts": own,
@@ -59,7 +60,7 @@ def make_fleet(
                 **{s: statuses.count(s) for s in ("pass", "fail", "unknown", "skip", "waived", "error")},
             },
         },
-        "checks": checks,
+        "checks": defined,
         "hosts": made,
     }  # fmt: skip
 
@@ -90,12 +91,14 @@ def _name_check(number: int) -> str:
     return "made_up_check_number_%03d" % number
 
 
-def _define_check(number: int) -> dict[str, Any]:
-    severity = "warning" if number == 150 else "error"
+def _define_check(number: int, warns: bool) -> dict[str, Any]:
     return {
-        "title": "The made-up property number %d of the host holds" % number, "severity": severity, "tags": ["p2p"],
-        "docs": "docs/checks.md#x", "explains": [],
-    }  # fmt: skip
+        "title": "The made-up property number %d of the host holds" % number,
+        "severity": "warning" if warns else "error",
+        "tags": ["p2p"],
+        "docs": "docs/checks.md#x",
+        "explains": [],
+    }
 
 
 def _fail(check: int, number: int, name: str, hostile: str) -> dict[str, Any]:

@@ -72,8 +72,8 @@ def pack_report(path: str) -> bytes:
 def encode_record(summary: dict[str, Any], packed: bytes) -> bytes:
     """The bytes of a file. `packed`: pack_report."""
     about = {**summary, "report": {"bytes": len(packed), "crc32": zlib.crc32(packed)}}
-    line = json.dumps(about, ensure_ascii=False, default=str) + "\n"
-    return gzip.compress(line.encode("utf-8", "replace"), 6, mtime=0) + packed
+    line = json.dumps(about, default=str) + "\n"  # in ASCII: a name that is no Unicode comes back as it was
+    return gzip.compress(line.encode("ascii"), 6, mtime=0) + packed
 
 
 def decode_summary(data: bytes) -> dict[str, Any]:
