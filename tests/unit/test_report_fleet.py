@@ -74,7 +74,7 @@ def test_the_same_check_is_one_cause_whatever_its_commands() -> None:
     assert len(found) == len({one.first.check for one in found}) == 100
     sizes = [len(one.hosts) for one in found]
     assert sizes == sorted(sizes, reverse=True) and sizes[0] > 90
-    every = [one for one in found if one.first.check == "made_up_check_number_000"][0]
+    every = next(one for one in found if one.first.check == "made_up_check_number_000")
     assert len(every.others) == len(every.hosts) - 1, "its commands name one host each"
 
 
@@ -119,7 +119,7 @@ def test_every_name_has_a_file_of_its_own_on_every_file_system() -> None:
 @pytest.mark.slow
 def test_hosts_of_any_name_are_pages_that_the_first_page_finds(tmp_path: Path) -> None:
     report = rename(small(hostile=hostile_report.HOSTILE), NAMES)
-    written, problems = writers.write_all(report, str(tmp_path / "reports"), "history/")
+    _written, problems = writers.write_all(report, str(tmp_path / "reports"), "history/")
     assert problems == [] and [path.name for path in tmp_path.iterdir()] == ["reports"]
     files = {path.name for path in (tmp_path / "reports/hosts").iterdir()}
     assert len(files) == len(NAMES)
