@@ -185,7 +185,7 @@ def test_the_page_of_a_host_shows_checks_and_measurements_over_the_runs(tmp_path
     shown = Page(text)
     assert "gpu0000: unreachable" in shown.text and "ready in 2 of 4 runs" in shown.text
     assert "P2P bandwidth, one way, GB/s: higher is better" in shown.text
-    assert "lowest pair 55.2 last, 41.5 to 55.2 in all" in shown.text
+    assert "lowest pair: last 55.2, from 41.5 to 55.2" in shown.text
     assert "<title>2026-01-02 03:04: 41.5 GB/s</title>" in text
     assert "new: made_up_check_number_003" in shown.text and "mended: made_up_check_number_003" in shown.text
     assert "Driver: 580.82 → 580.159" in shown.text

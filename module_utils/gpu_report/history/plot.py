@@ -90,10 +90,10 @@ def _draw_line(points: list[tuple[Run, float]], kind: str, place: object, unit: 
 
 
 def _describe(word: str, points: list[tuple[Run, float]], plot: Plot) -> str:
-    """'lowest pair 54.4 now, from 51.2 to 55.4'."""
+    """'lowest pair: last 54.4, from 51.2 to 55.4'."""
     values = [value for _run, value in points]
     now, low, high = (format_value(value) for value in (values[-1], min(values), max(values)))
-    return "%s %s" % (word, now) if low == high else "%s %s last, %s to %s in all" % (word, now, low, high)
+    return "%s: %s" % (word, now) if low == high else "%s: last %s, from %s to %s" % (word, now, low, high)
 
 
 def format_value(value: float) -> str:
