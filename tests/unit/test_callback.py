@@ -311,7 +311,7 @@ def test_without_a_history_nothing_of_it_is_written(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         ".in-use", "junit.xml", "report.html", "report.json", "report.md",
     ]  # fmt: skip
-    assert "History" not in (tmp_path / "report.html").read_text()
+    assert "history/" not in (tmp_path / "report.html").read_text()
 
 
 def test_a_history_that_cannot_be_written_ends_the_run(tmp_path: Path) -> None:
