@@ -9,6 +9,8 @@ short_description: report what the checks found, root causes first
 description:
   - Collects the results of C(run_checks) from every host, prints what is wrong and what to do, and writes
     C(report.json), C(junit.xml), C(report.html) and C(report.md).
+  - Writes a page per host into C(hosts) below that where there are more than ten.
+  - Keeps the reports of the last runs in C(history) below that, with pages that show what they found and measured.
   - A host that could not be reached, or that failed before its checks, is reported as not validated.
   - Ends the run with exit status 1 where no host was validated or a report could not be written.
 options:
@@ -22,6 +24,17 @@ options:
     ini:
       - section: check_report
         key: reports_dir
+  history:
+    description:
+      - How many runs are kept in C(history) below O(reports_dir), this one among them. V(0) keeps none.
+      - The default is a run per day for a month; 500 hosts with eight GPUs each take about 2 MB per run.
+    type: int
+    default: 30
+    env:
+      - name: GPU_HOST_HISTORY
+    ini:
+      - section: check_report
+        key: history
 requirements:
   - listed in callbacks_enabled in ansible.cfg
 """
@@ -46,6 +59,7 @@ action_loader.get("gpu_host_action", class_only=True)  # which puts our module_u
 collector = importlib.import_module("ansible.module_utils.gpu_report.collector")
 installation = importlib.import_module("ansible.module_utils.gpu_checks.installation")
 directories = importlib.import_module("ansible.module_utils.gpu_report.directories")
+keeping = importlib.import_module("ansible.module_utils.gpu_report.history.keeping")
 terminal = importlib.import_module("ansible.module_utils.gpu_report.terminal")
 writers = importlib.import_module("ansible.module_utils.gpu_report.writers")
 
@@ -191,7 +205,18 @@ class CallbackModule(CallbackBase):
     def _report(self, complete: bool = True) -> list[str]:
         self._reported = True
         report = self._collector.report({**self._run(), "complete": complete})
-        written, problems = writers.write_all(report, self._apart or self._directory())
+        directory, runs = self._apart or self._directory(), self.get_option("history")
+        past = os.path.join(self._directory(), keeping.FOLDER)
+        # The history is of the usual directory, also where the reports of this run are apart.
+        written, problems = writers.write_all(
+            report, directory, os.path.relpath(past, directory) + "/" if runs > 0 else ""
+        )
+        if runs > 0 and report["hosts"]:
+            kept = keeping.keep_run(past, report, os.path.join(directory, "report.json"), runs)
+            written += kept.pages if kept.runs > 1 else []  # of one run there is nothing to see yet
+            problems += kept.problems
+            for note in kept.notes:
+                self._display.display("[WARNING]: " + note, color=C.COLOR_WARN)
         if self._apart:
             self._display.warning(
                 "Another run writes its reports to %s, so those of this one are in %s."

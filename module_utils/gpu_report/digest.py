@@ -30,10 +30,23 @@ _OF_A_FIGURE = ("median", "min", "max")
 def digest_facts(host: dict[str, Any]) -> dict[str, Any]:
     """What is kept of `host` as the checks see it (subject.py).
 
-    The part of gpu_facts, and ``probe`` where p2p_facts ran.
+    The part of gpu_facts, ``probe`` where p2p_facts ran, and of ``server`` how fast it is, where one was looked at.
     """
-    probe = host.get("probe")
-    return {**digest_host(host), **({"probe": digest_probe(probe)} if isinstance(probe, dict) else {})}
+    probe, server = host.get("probe"), host.get("server")
+    return {
+        **digest_host(host),
+        **({"probe": digest_probe(probe)} if isinstance(probe, dict) else {}),
+        **({"server": digest_server(server)} if isinstance(server, dict) else {}),
+    }
+
+
+def digest_server(server: dict[str, Any]) -> dict[str, Any]:
+    """The speeds among the facts of inference_server_facts: of the log, and of the one answer that was asked for."""
+    decode = parse_mapping(parse_mapping(server.get("log")).get("decode"))
+    return {
+        "log": {"decode": _some(decode, ("median_tokens_per_s",))},
+        "generation": _some(server.get("generation"), ("tokens_per_s", "first_token_s")),
+    }
 
 
 def digest_host(gpu_host: dict[str, Any]) -> dict[str, Any]:
@@ -76,6 +89,8 @@ def digest_probe(probe: dict[str, Any]) -> dict[str, Any]:
     kept["devices"] = sorted(probe.get("devices") or {})
     kept["collective"] = _collective(probe.get("collective"))
     kept["engine_all_reduce"] = _some(probe.get("engine_all_reduce"), _OF_THE_ENGINE)
+    if "between_hosts" in probe:
+        kept["between_hosts"] = _some(probe["between_hosts"], ("verdict", "bus_bandwidth_gb_s"))
     kept["methods"] = methods
     return kept
 

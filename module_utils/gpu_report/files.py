@@ -7,10 +7,11 @@ import os
 import tempfile
 
 
-def write_file(path: str, data: bytes, mode: int = 0o644) -> None:
+def write_file(path: str, data: bytes, mode: int = 0o644, durable: bool = True) -> None:
     """`data` as the content of `path`, through a temporary file beside it and a rename.
 
-    OSError if it cannot be done.
+    Not `durable`: one of hundreds that the next run writes anew, for which the disk is not waited for. OSError if it
+    cannot be done.
     """
     directory = os.path.dirname(os.path.abspath(path))
     os.makedirs(directory, exist_ok=True)
@@ -20,7 +21,8 @@ def write_file(path: str, data: bytes, mode: int = 0o644) -> None:
             handle.write(data)
             handle.flush()
             os.fchmod(handle.fileno(), mode)
-            os.fsync(handle.fileno())
+            if durable:
+                os.fsync(handle.fileno())
         os.replace(temporary, path)
     except BaseException:
         with contextlib.suppress(OSError):

@@ -8,7 +8,7 @@ Shared by the terminal and by every other report for people, so that they never 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -56,6 +56,20 @@ class Finding:
 
 
 @dataclass
+class Folded:
+    """One check that fails on many hosts, whatever differs in its remedies. `first`: the finding of the most hosts;
+    `others`: those with another remedy or waiver; `places`: the hosts by their numbers in the report, '3-17,20'."""
+
+    first: Finding
+    others: list[Finding]
+    places: str = ""
+
+    @property
+    def hosts(self) -> list[str]:
+        return list(dict.fromkeys(name for one in (self.first, *self.others) for name in one.hosts))
+
+
+@dataclass
 class Unknown:
     """Checks that could not be decided for one reason. `needs_root`: the reason is that the user was not root."""
 
@@ -84,6 +98,19 @@ def group_findings(report: dict[str, Any]) -> Findings:
     for name, host in report["hosts"].items():
         grouped.add(name, {result["id"]: result for result in host["results"]})
     return grouped.result()
+
+
+def fold_findings(found: Iterable[Finding]) -> list[Folded]:
+    """The findings of a fleet by their check, those first of which the most results depend: hosts times symptoms."""
+    by_check: dict[tuple[str, str], list[Finding]] = {}
+    for finding in found:
+        by_check.setdefault((finding.check, finding.status), []).append(finding)
+    folded = []
+    for group in by_check.values():
+        first, *others = sorted(group, key=lambda finding: -len(finding.hosts))
+        folded.append((sum(len(one.hosts) * (1 + len(one.explains)) for one in group), Folded(first, others)))
+    order = {severity: place for place, severity in enumerate(SEVERITIES)}
+    return [one for _weight, one in sorted(folded, key=lambda pair: (order[pair[1].first.severity], -pair[0]))]
 
 
 def group_unproven(report: dict[str, Any]) -> list[tuple[str, list[str]]]:

@@ -6,12 +6,12 @@ Gives (text, tone) lines; the callback turns tones into the user's colours.
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 from . import alike_text, changes, findings, handed_in, matrix_text, phrases
 from .collector import NOT_READY, NOT_VALIDATED, READY
-from .findings import Finding, Unknown
+from .findings import Finding, Folded, Unknown
 
 GOOD, BAD, DOUBT, MUTED, PLAIN, STRONG = "good", "bad", "doubt", "muted", "plain", "strong"
 Line = tuple[str, str]
@@ -21,6 +21,8 @@ _VARIANTS = 4  # different readings of one finding that are shown
 _TABLES = 4  # different P2P tables that are shown
 _DRIFTS = 6  # groups of hosts with the same changes since their baselines
 _ODD = 8  # hosts of one kind that differ in the same way
+_FEW = 12  # of anything else, of which more are told by their number; on a fleet a screen or two decide first
+_BRIEF = 40  # causes that are named in one line each, where there are too many to tell in full
 
 
 def render_terminal(
@@ -61,8 +63,7 @@ class _Report:
         yield "", PLAIN
         yield from self._verdict()
         yield from self._state_of_hosts()
-        for number, finding in enumerate(self._found.causes, 1):
-            yield from self._finding(number, finding)
+        yield from self._causes()
         yield from self._section("COMPARED WITH THE BASELINES", self._changes())
         yield from self._section("HOSTS OF ONE KIND THAT DIFFER: for information", self._alike())
         yield from self._section("P2P, PAIR BY PAIR", self._pairs())
@@ -121,7 +122,9 @@ class _Report:
             return
         parts = []
         if self._found.causes:
-            parts.append(phrases.format_count(len(self._found.causes), "cause"))
+            number = len(self._found.causes)
+            number = number if number <= _FEW else len(findings.fold_findings(self._found.causes))
+            parts.append(phrases.format_count(number, "cause"))
         if self._found.symptoms:
             parts.append(phrases.format_count(self._found.symptoms, "symptom"))
         blocking = sum(len(unknown.checks) for unknown in self._found.unknown if unknown.blocking)
@@ -140,27 +143,26 @@ class _Report:
         if len(self._hosts) > 1 and self._in_state(READY):
             for line in _wrapped("  ready      ", phrases.join_names(self._in_state(READY), 30), self._width):
                 yield line, GOOD
-        for name in self._in_state(NOT_READY):
-            host = self._hosts[name]
-            message = _without_unknown(host["message"]) if name in self._loose(only_pieces=True) else host["message"]
-            for line in _wrapped("  NOT READY  ", "%s: %s" % (name, message), self._width):
-                yield line, BAD
+        yield from self._not_ready()
         groups: dict[tuple[bool, str], list[str]] = {}
         for name in self._in_state(NOT_VALIDATED):
             groups.setdefault((self._hosts[name]["unreachable"], self._hosts[name]["message"]), []).append(name)
-        for (unreachable, message), names in groups.items():
+        for (unreachable, message), names in self._first(groups.items()):
             why = "unreachable: " if unreachable else ""
             for line in _wrapped("  NO RESULT  ", "%s: %s%s" % (phrases.join_names(names), why, message), self._width):
                 yield line, BAD
-            for name in names:
+            for name in self._first(names):
                 before = self._hosts[name].get("before")
                 if before:
                     state = "ready" if before["state"] == READY else "not ready"
                     for line in _wrapped("  before     ", "%s: %s: %s" % (name, state, before["message"]), self._width):
                         yield line, MUTED
-        for text, names in findings.group_unproven(self._report):
+        yield from self._more("  NO RESULT  ", groups, "other reason", BAD)
+        unproven = findings.group_unproven(self._report)
+        for text, names in self._first(unproven):
             for line in _wrapped("  unproven   ", "%s: %s" % (phrases.join_names(names, 30), text), self._width):
                 yield line, DOUBT
+        yield from self._more("  unproven   ", unproven, "other sentence", DOUBT)
         recorded = self._recorded()
         if recorded:
             for line in _wrapped(
@@ -179,10 +181,76 @@ class _Report:
 
         yield from self._handed_in()
 
+    def _not_ready(self) -> Iterator[Line]:
+        """A line per host; of many, those with the same verdict together, the most first."""
+        groups: dict[str, list[str]] = {}
+        names = self._in_state(NOT_READY)
+        loose = set(self._loose(only_pieces=True))
+        for name in names:
+            message = _without_unknown(self._hosts[name]["message"]) if name in loose else self._hosts[name]["message"]
+            groups.setdefault(message if len(names) > _FEW and not self._verbosity else name, []).append(name)
+        listed = sorted(groups.items(), key=lambda group: -len(group[1]))
+        for _same, together in self._first(listed):
+            message = self._hosts[together[0]]["message"]
+            message = _without_unknown(message) if together[0] in loose else message
+            for line in _wrapped("  NOT READY  ", "%s: %s" % (phrases.join_names(together), message), self._width):
+                yield line, BAD
+        rest = [name for _same, together in listed[len(self._first(listed)) :] for name in together]
+        if rest:
+            text = "and %s with other findings: %s" % (
+                phrases.format_count(len(rest), "more host"),
+                phrases.join_names(rest, 12),
+            )
+            for line in _wrapped("  NOT READY  ", text, self._width):
+                yield line, BAD
+
+    def _first(self, found: Iterable[Any]) -> list[Any]:
+        """As many of `found` as are told in full: all with -v."""
+        listed = list(found)
+        return listed if self._verbosity else listed[:_FEW]
+
+    def _more(self, label: str, found: Collection[Any], noun: str, tone: str) -> Iterator[Line]:
+        """How many were not told."""
+        more = len(found) - len(self._first(found))
+        if more:
+            yield "%sand %s, in report.html" % (label, phrases.format_count(more, noun)), tone
+
+    def _causes(self) -> Iterator[Line]:
+        """Each cause in full; of many, by their check, those first of which the most results depend, the others in a
+        line each."""
+        causes = self._found.causes
+        if len(causes) <= _FEW or self._verbosity:
+            for number, finding in enumerate(causes, 1):
+                yield from self._finding(number, finding, finding.hosts)
+            return
+        folded = findings.fold_findings(causes)
+        for number, one in enumerate(folded[:_FEW], 1):
+            yield from self._finding(number, one.first, one.hosts)
+            others = len(one.hosts) - len(one.first.hosts)
+            if others > 0:
+                yield from self._labelled(
+                    "also",
+                    "on %s, with other commands; see the page of each" % phrases.format_count(others, "more host"),
+                    MUTED,
+                )
+        yield from self._section("OTHER CAUSES: each in full in report.html", self._other_causes(folded[_FEW:]))
+
+    def _other_causes(self, folded: list[Folded]) -> Iterator[Line]:
+        for number, one in enumerate(folded[:_BRIEF], _FEW + 1):
+            text = "%d. %s (%s): %s" % (
+                number,
+                one.first.check,
+                phrases.join_names(one.hosts, 3),
+                phrases.take_sentences(next(iter(one.first.found)), self._width),
+            )
+            yield phrases.cut_text(" ".join(text.split()), self._width), BAD
+        if len(folded) > _BRIEF:
+            yield "and %s" % phrases.format_count(len(folded) - _BRIEF, "more cause"), BAD
+
     def _handed_in(self) -> Iterator[Line]:
         """What the pieces of a host are: the kind of evidence that its verdict rests on."""
         limit = 1000 if self._verbosity else 6
-        for name in self._loose():
+        for name in self._first(self._loose()):
             loose = handed_in.find_pieces(self._hosts[name])
             known, unknown = handed_in.list_recognised(loose), handed_in.list_unrecognised(loose)
             kind = "a capture and more" if loose.get("capture") else "loose pieces, not a capture"
@@ -194,6 +262,7 @@ class _Report:
                     "  not read   ", "%s: %s" % (name, handed_in.shorten_list(unknown, limit)), self._width
                 ):
                     yield line, DOUBT
+        yield from self._more("  handed in  ", self._loose(), "more host", MUTED)
 
     def _section(self, title: str, lines: Iterator[Line]) -> Iterator[Line]:
         first = next(lines, None)
@@ -208,9 +277,10 @@ class _Report:
         for line in _wrapped("  " + label.ljust(_LABEL), text, self._width, _LABEL + 2):
             yield line, tone
 
-    def _finding(self, number: int, finding: Finding) -> Iterator[Line]:
+    def _finding(self, number: int, finding: Finding, hosts: list[str]) -> Iterator[Line]:
+        """`hosts`: all on which the check fails, also those with another remedy."""
         yield "", PLAIN
-        head = "%d. %s  %s" % (number, finding.check, phrases.join_names(finding.hosts))
+        head = "%d. %s  %s" % (number, finding.check, phrases.join_names(hosts))
         for line in _wrapped("", head, self._width, 3):
             yield line, BAD
         yield from self._labelled("wanted", finding.title)
@@ -334,10 +404,11 @@ class _Report:
             yield from self._item("and %d more, in report.html" % (len(said) - len(shown)), MUTED)
 
     def _broken(self) -> Iterator[Line]:
-        for finding in self._found.broken:
+        for finding in self._first(self._found.broken):
             yield from self._item(
                 "%s (%s): %s" % (finding.check, phrases.join_names(finding.hosts, 3), next(iter(finding.found))), BAD
             )
+        yield from self._more("  - ", self._found.broken, "more", BAD)
 
     def _item(self, text: str, tone: str = PLAIN) -> Iterator[Line]:
         for line in _wrapped("  - ", text, self._width):
@@ -345,10 +416,11 @@ class _Report:
 
     def _unknown(self) -> Iterator[Line]:
         loose = set() if self._verbosity else set(self._loose(only_pieces=True))
-        for unknown in self._found.unknown:
-            if set(unknown.hosts) <= loose:
-                continue  # most of all checks: what would decide them is asked for instead
+        # Most of all checks of hosts of which pieces were handed in: what would decide them is asked for instead.
+        told = [unknown for unknown in self._found.unknown if not set(unknown.hosts) <= loose]
+        for unknown in self._first(told):
             yield from self._item(self._why_unknown(unknown), DOUBT if unknown.blocking else MUTED)
+        yield from self._more("  - ", told, "other reason", DOUBT)
 
     def _why_unknown(self, unknown: Unknown) -> str:
         checks = phrases.format_count(len(unknown.checks), "check")
@@ -361,7 +433,7 @@ class _Report:
         return "%s on %s: %s. %s" % (checks, on, unknown.reason, listed)
 
     def _asked(self) -> Iterator[Line]:
-        for name in self._loose(only_pieces=True):
+        for name in self._first(self._loose(only_pieces=True)):
             host = self._hosts[name]
             wanted = handed_in.list_wanted(name, host)
             undecided = sum(1 for result in host["results"] if result["status"] == "unknown")
@@ -378,11 +450,13 @@ class _Report:
                     yield line, MUTED
 
     def _warnings(self) -> Iterator[Line]:
-        for finding in self._found.warnings:
+        warnings = [(finding, finding.hosts) for finding in self._found.warnings]
+        if len(warnings) > _FEW and not self._verbosity:
+            warnings = [(one.first, one.hosts) for one in findings.fold_findings(self._found.warnings)]
+        for finding, hosts in self._first(warnings):
             note = " [info]" if finding.severity == "info" else ""
             yield from self._item(
-                "%s%s (%s): %s"
-                % (finding.check, note, phrases.join_names(finding.hosts, 3), next(iter(finding.found))),
+                "%s%s (%s): %s" % (finding.check, note, phrases.join_names(hosts, 3), next(iter(finding.found))),
                 DOUBT,
             )
             if finding.remedy:
@@ -395,9 +469,10 @@ class _Report:
                 if self._verbosity:
                     for command in finding.remedy["commands"]:
                         yield command, STRONG
+        yield from self._more("  - ", warnings, "more warning", DOUBT)
 
     def _waived(self) -> Iterator[Line]:
-        for finding in self._found.waived:
+        for finding in self._first(self._found.waived):
             waiver = finding.waiver or {}
             text = "%s (%s), until %s: %s" % (
                 finding.check,
@@ -406,6 +481,7 @@ class _Report:
                 waiver.get("reason"),
             )
             yield from self._item(text, MUTED)
+        yield from self._more("  - ", self._found.waived, "more", MUTED)
 
     def _every_check(self) -> Iterator[Line]:
         for name, host in self._hosts.items():

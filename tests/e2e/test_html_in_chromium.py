@@ -71,7 +71,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[chromium.Brows
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A usual report, one with many hosts, and a hostile one."""
+    """A usual report, one with as many hosts as one page holds, and a hostile one."""
     directory = tmp_path_factory.mktemp("reports")
     usual = samples.report()
     usual["hosts"]["gpu10"]["facts"] = {
@@ -79,7 +79,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "evidence": {"recorded": True},
     }
     fleet = copy.deepcopy(usual)
-    fleet["hosts"] = {"gpu%d" % number: usual["hosts"]["gpu10" if number % 2 else "gpu2"] for number in range(120)}
+    fleet["hosts"] = {"gpu%d" % number: usual["hosts"]["gpu10" if number % 2 else "gpu2"] for number in range(10)}
     reports = {
         "usual": usual,
         "fleet": fleet,
@@ -216,12 +216,12 @@ def test_commands_are_copied_as_they_are(browser: chromium.Browser, pages: dict[
 
 def test_a_link_opens_the_host(browser: chromium.Browser, pages: dict[str, Path]) -> None:
     browser.open(pages["fleet"])
-    assert browser.evaluate("document.querySelector('#host-100').closest('details').open") is False
-    browser.evaluate("document.querySelector('.hosts a[href=\"#host-100\"]').click()")
+    assert browser.evaluate("document.querySelector('#host-9').closest('details').open") is False
+    browser.evaluate("document.querySelector('.hosts a[href=\"#host-9\"]').click()")
     assert (
         browser.evaluate(
             "new Promise((done) => setTimeout(() => "
-            "done(document.querySelector('#host-100').closest('details').open), 300))"
+            "done(document.querySelector('#host-9').closest('details').open), 300))"
         )
         is True
     )

@@ -48,7 +48,7 @@ class Display:
 @pytest.fixture
 def callback(tmp_path: Path) -> Any:
     made = plugin("check_report")(display=Display())
-    made.get_option = lambda name: str(tmp_path / "reports")
+    made.get_option = {"reports_dir": str(tmp_path / "reports"), "history": 30}.__getitem__
     made.v2_playbook_on_play_start(play("host_facts", "run_checks"))
     return made
 
@@ -268,7 +268,7 @@ def test_two_runs_at_a_time_write_apart_and_say_so(tmp_path: Path) -> None:
     runs = [plugin("check_report")(display=Display()) for _ in range(2)]
     for made in runs:
         made._display.warning = made._display.display
-        made.get_option = lambda name: str(tmp_path / "reports")
+        made.get_option = {"reports_dir": str(tmp_path / "reports"), "history": 30}.__getitem__
         made.v2_playbook_on_play_start(play("host_facts", "run_checks"))
         made.v2_runner_on_ok(outcome("gpu1", "run_checks", ready()))
     for made in runs:
@@ -276,3 +276,46 @@ def test_two_runs_at_a_time_write_apart_and_say_so(tmp_path: Path) -> None:
     assert "Another run writes its reports" not in runs[0]._display.text
     assert "Another run writes its reports to %s" % (tmp_path / "reports") in runs[1]._display.text
     assert len(list(tmp_path.glob("reports/run-*/report.json"))) == 1 and (tmp_path / "reports/report.json").exists()
+    assert len(list(tmp_path.glob("reports/history/*.json.gz"))) == 2, "one history of both"
+    assert 'href="../history/index.html"' in next(tmp_path.glob("reports/run-*/report.html")).read_text()
+
+
+def finished_run(directory: Path, history: int) -> str:
+    """What the terminal says of a run that keeps so many."""
+    made = plugin("check_report")(display=Display())
+    made.get_option = {"reports_dir": str(directory), "history": history}.__getitem__
+    made.v2_playbook_on_play_start(play("host_facts", "run_checks"))
+    made.v2_runner_on_ok(outcome("gpu1", "run_checks", ready()))
+    try:
+        made.v2_playbook_on_stats(None)
+    finally:
+        made._in_use.close()  # as at the end of the process
+    return str(made._display.text)
+
+
+def test_the_history_is_named_once_there_is_one(tmp_path: Path) -> None:
+    assert "index.html" not in finished_run(tmp_path, 2), "of one run there is nothing to see"
+    kept = next(tmp_path.glob("history/*.json.gz"))
+    assert "history/index.html" in finished_run(tmp_path, 2) and kept.exists()
+    kept.write_bytes(b"damaged")
+    said = finished_run(tmp_path, 3)
+    assert "[WARNING]: %s is left out of the history: it is damaged" % kept in said
+    assert "The host is ready." in said and "ERROR" not in said
+    finished_run(tmp_path, 2)
+    assert len(list(tmp_path.glob("history/*.json.gz"))) == 2 and not kept.exists()
+
+
+def test_without_a_history_nothing_of_it_is_written(tmp_path: Path) -> None:
+    for _run in range(2):
+        assert "history/" not in finished_run(tmp_path, 0)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        ".in-use", "junit.xml", "report.html", "report.json", "report.md",
+    ]  # fmt: skip
+    assert "history/" not in (tmp_path / "report.html").read_text()
+
+
+def test_a_history_that_cannot_be_written_ends_the_run(tmp_path: Path) -> None:
+    (tmp_path / "history").write_text("in the way")
+    with pytest.raises(SystemExit):
+        finished_run(tmp_path, 30)
+    assert (tmp_path / "report.html").exists()
