@@ -70,8 +70,8 @@ class Worker:
             with open(self.directory / "stderr", "w+", encoding="utf-8", errors="replace") as errors:
                 explained = self._talk(private, arguments, errors)
             report = self._read_report()
-        except (OSError, ValueError, merging.MergeError) as error:
-            report, explained = None, str(error)
+        except Exception as error:  # an answer can break off anywhere, in the middle of an archive too
+            report, explained = None, "its answer cannot be read: %s: %s" % (type(error).__name__, error)
         if report is None:
             self.problem = self.problem or _shorten(explained)
         print(
@@ -156,8 +156,8 @@ def main(arguments: list[str]) -> int:
                 for number, (command, share) in enumerate(zip(options.worker, shares), 1)
             ]
             words = [*prepare_directory(work / "private", options, workers), *rest]
-        except (worker_shares.FleetError, OSError) as error:
-            print("Nothing was started. %s" % error, file=sys.stderr)
+        except (ValueError, OSError, KeyboardInterrupt) as error:  # FleetError and MergeError say what is wrong
+            print("Nothing was started. %s" % (error or "It was interrupted."), file=sys.stderr)
             return int(merging.NOT_WRITTEN)
         report = merging.merge_reports(run_workers(workers, work / "private", words, options.timeout))
         keep_baselines(workers, Path(options.baselines_dir))

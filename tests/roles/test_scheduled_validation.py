@@ -163,7 +163,7 @@ def test_a_host_that_is_not_ready_fails_the_unit_and_is_told(node: dict[str, Any
     )
     assert UNIT in ask_over_ssh(node, "systemctl --failed --no-pager")
     told = wait_for(lambda: run_over_ssh(node, "cat %s/told" % STATE).stdout)
-    assert "ended with exit status 2" in told and "1 of 2 hosts NOT READY" in told
+    assert "ended with exit status 2" in told and "1 of 2 hosts not ready" in told
     where = "/etc/systemd /usr/local/sbin /var/lib/gpu-host-validation /run/systemd/system"
     assert (
         run_over_ssh(node, "grep -rl %s %s; systemctl show %s | grep %s" % (PASSWORD, where, UNIT, PASSWORD)).stdout
