@@ -103,10 +103,12 @@ class Worker:
             self.words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, start_new_session=True
         )
         # The worker reads everything before it answers; one that ended at once answers with an end of file.
+        # suppress_env_files: each worker has words of its own, and what is sent is one directory for all.
         with contextlib.suppress(BrokenPipeError):
             ansible_runner.run(
                 streamer="transmit", _output=self._process.stdin, private_data_dir=str(private), ident=IDENT,
                 playbook="validate.yml", cmdline=shlex.join(words),
+                suppress_env_files=True,
                 envvars={"ANSIBLE_CONFIG": "ansible.cfg", "GPU_HOST_REPORTS_DIR": ARTIFACTS + "/reports"},
             )  # fmt: skip
         with contextlib.suppress(BrokenPipeError):
@@ -132,7 +134,13 @@ class Worker:
 
     def _read_report(self) -> dict[str, Any] | None:
         data = files.read_or_none(str(self.artifacts / "reports" / "report.json"))
-        return None if data is None else merging.read_report(data)
+        if data is None:
+            return None
+        report: dict[str, Any] = merging.read_report(data)
+        others = sorted(set(report["hosts"]) - set(self.hosts))
+        if others:
+            raise merging.MergeError("it tells of hosts that were not its own: %s" % phrases.join_names(others))
+        return report
 
 
 def _shorten(explained: str) -> str:
