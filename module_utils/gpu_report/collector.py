@@ -98,35 +98,33 @@ class Collector:
         cut = interrupted or any(record["ended"] for record in self.hosts.values())
         without = "the run was interrupted before its checks" if interrupted else "no check ran on this host"
         hosts = {name: _describe(self.hosts[name], cut, without) for name in sorted(self.hosts, key=natural_key)}
-        states = [host["state"] for host in hosts.values()]
-        counted = [result["status"] for host in hosts.values() for result in host["results"]]
-        return {
-            "schema": SCHEMA,
-            "run": run,
-            "ready": bool(states) and all(state == READY for state in states) and not interrupted,
-            "totals": {
-                "hosts": {
-                    "total": len(states),
-                    **{state: states.count(state) for state in (READY, NOT_READY, NOT_VALIDATED)},
-                },
-                "checks": {
-                    "total": len(counted),
-                    **{
-                        status: counted.count(status)
-                        for status in ("pass", "fail", "unknown", "skip", "waived", "error")
-                    },
-                },
+        return summarise_hosts(run, self.checks, hosts)
+
+
+def summarise_hosts(
+    run: dict[str, Any], checks: dict[str, dict[str, Any]], hosts: dict[str, dict[str, Any]]
+) -> dict[str, Any]:
+    """The report of `hosts` as they are told in it: whether all are ready, the counts, and how they differ."""
+    states = [host["state"] for host in hosts.values()]
+    counted = [result["status"] for host in hosts.values() for result in host["results"]]
+    return {
+        "schema": SCHEMA,
+        "run": run,
+        "ready": bool(states) and all(state == READY for state in states) and run.get("complete") is not False,
+        "totals": {
+            "hosts": {
+                "total": len(states),
+                **{state: states.count(state) for state in (READY, NOT_READY, NOT_VALIDATED)},
             },
-            "checks": self.checks,
-            **_compare_hosts(
-                {
-                    name: json.loads(self.hosts[name]["features"])
-                    for name, host in hosts.items()
-                    if host["state"] != NOT_VALIDATED
-                }
-            ),
-            "hosts": hosts,
-        }
+            "checks": {
+                "total": len(counted),
+                **{status: counted.count(status) for status in ("pass", "fail", "unknown", "skip", "waived", "error")},
+            },
+        },
+        "checks": checks,
+        **_compare_hosts({name: host.get("features") for name, host in hosts.items()}),
+        "hosts": hosts,
+    }
 
 
 def _compare_hosts(features: dict[str, Any]) -> dict[str, Any]:
@@ -158,6 +156,9 @@ def _describe(record: dict[str, Any], cut: bool, without: str) -> dict[str, Any]
         return host
     if record["drift"]:
         host["drift"] = json.loads(record["drift"])
+    features = json.loads(record["features"])
+    if features is not None:
+        host["features"] = features
     if record["changed"]:
         host["unproven"].append("that this still holds: '%s' changed something after the last look" % record["changed"])
     return host

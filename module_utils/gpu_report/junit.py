@@ -22,10 +22,11 @@ def render_junit(report: dict[str, Any]) -> bytes:
     root = ET.Element("testsuites", name="gpu-host-validation")
     for name, host in report["hosts"].items():
         _suite(root, name, host, report["checks"], str(report["run"].get("started_at", "")))
-    if report["run"].get("complete") is False:
+    incomplete = phrases.describe_incomplete(report["run"])
+    if incomplete:
         suite = ET.SubElement(root, "testsuite", name="run", tests="1", errors="1")
         case = ET.SubElement(suite, "testcase", classname="run", name="complete")
-        ET.SubElement(case, "error", message="The run was interrupted: this is what was known by then.")
+        ET.SubElement(case, "error", message=_safe(incomplete))
     for attribute in ("tests", "failures", "errors", "skipped"):
         root.set(attribute, str(sum(int(suite.get(attribute, "0")) for suite in root)))
     ET.indent(root)

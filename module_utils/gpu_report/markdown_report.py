@@ -136,8 +136,9 @@ def _parts(report: dict[str, Any], found: findings.Findings) -> Iterator[str]:
         escape_markdown(run["ansible_core"]),
         phrases.format_count(counts["total"], "check"), ", ".join(said) or "none ran",
     )  # fmt: skip
-    if run.get("complete") is False:
-        yield "**The run was interrupted: this is what was known by then.**\n"
+    incomplete = phrases.describe_incomplete(run)
+    if incomplete:
+        yield "**%s**\n" % escape_markdown(incomplete)
     unproven = [
         "- **Not proven** on %s: %s" % (escape_markdown(phrases.join_names(hosts)), escape_markdown(text))
         for text, hosts in findings.group_unproven(report)

@@ -36,6 +36,16 @@ def join_names(hosts: Sequence[str], shown: int = 6) -> str:
     return "%s and %d more" % (", ".join(hosts[:shown]), more)
 
 
+def describe_incomplete(run: dict[str, Any]) -> str:
+    """Why the run, or a part of one that was merged, did not come to its end; "" where it did."""
+    if run.get("complete") is not False:
+        return ""
+    lost = ["%s: %s" % (part["name"], part["problem"]) for part in run.get("parts") or () if part.get("problem")]
+    if not lost:
+        return "The run was interrupted: this is what was known by then."
+    return "There is no report of %s. What follows is of the rest." % "; of ".join(lost)
+
+
 def cut_text(text: str, longest: int) -> str:
     """`text`, or as much of it as fits into `longest` characters."""
     return text if len(text) <= longest else text[: longest - 2] + " …"

@@ -97,7 +97,10 @@ class _Report:
 
     def unfinished(self) -> list[Line]:
         """That the run did not come to its end, and where it ended; empty where it did."""
-        if self._report["run"].get("complete") is False:
+        incomplete = phrases.describe_incomplete(self._report["run"])
+        if incomplete and any(part.get("problem") for part in self._report["run"].get("parts") or ()):
+            return [(line, BAD) for line in _wrapped("", "THE REPORT IS NOT WHOLE. " + incomplete, self._width, 2)]
+        if incomplete:
             return [("THE RUN WAS INTERRUPTED: this is what was known by then.", BAD)]
         cut = [name for name, host in self._hosts.items() if host.get("before")]
         if not cut:

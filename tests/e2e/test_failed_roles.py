@@ -30,6 +30,7 @@ FAILS: dict[str, tuple[dict[str, Any], str]] = {
     "nvidia_module_options": ({"nvidia_module_options_wanted": {"nvidia": {"a": 1}}}, "is a recorded host"),
     "pci_acs": ({}, "ACS is left alone"),
     "proxmox_passthrough": ({}, "is no Proxmox VE host"),
+    "scheduled_validation": ({}, "must name an inventory"),
 }
 PLAY = """
 - name: Provision
