@@ -63,6 +63,14 @@ options:
   baseline_dir:
     description: The directory of the baselines. The default is C(baselines/hosts) of this project.
     type: path
+  metrics_directory:
+    description:
+      - A directory on the host, where the result is left as metrics for the textfile collector of node_exporter, in
+        the file C(gpu_host_validation.prom). It has to be there. Without it nothing is written.
+      - A recorded host, and a run that judged only a part of the host, write nothing.
+      - Where the file cannot be written, the task fails and says so.
+    type: str
+    default: ""
   waivers:
     description:
       - "Findings that are accepted for a while: a list of C({check, reason, expires})."
@@ -102,6 +110,10 @@ checks:
 checks_dir:
   description: The directory of the checks.
   returned: always
+  type: str
+part:
+  description: Why this was only a part of the host.
+  returned: where checks were chosen, or subjects were not gathered
   type: str
 report_drift:
   description: What changed since the baseline, as JSON (module_utils/gpu_compare/drift.py).

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..gpu_host.evidence.values import parse_mapping
+from . import watched_facts
 
 # Subjects of gpu_facts, whole.
 SUBJECTS = ("gpus", "p2p", "topology", "driver", "virtualization", "pci", "iommu", "measurements", "evidence", "errors")
@@ -30,10 +31,11 @@ _OF_A_FIGURE = ("median", "min", "max")
 def digest_facts(host: dict[str, Any]) -> dict[str, Any]:
     """What is kept of `host` as the checks see it (subject.py).
 
-    The part of gpu_facts, and ``probe`` where p2p_facts ran.
+    The part of gpu_facts, ``probe`` where p2p_facts ran, ``server`` and ``kernel_log`` where they were looked at.
     """
     probe = host.get("probe")
-    return {**digest_host(host), **({"probe": digest_probe(probe)} if isinstance(probe, dict) else {})}
+    probed = {"probe": digest_probe(probe)} if isinstance(probe, dict) else {}
+    return {**digest_host(host), **probed, **watched_facts.digest_watched(host)}
 
 
 def digest_host(gpu_host: dict[str, Any]) -> dict[str, Any]:
@@ -76,6 +78,7 @@ def digest_probe(probe: dict[str, Any]) -> dict[str, Any]:
     kept["devices"] = sorted(probe.get("devices") or {})
     kept["collective"] = _collective(probe.get("collective"))
     kept["engine_all_reduce"] = _some(probe.get("engine_all_reduce"), _OF_THE_ENGINE)
+    kept["between_hosts"] = watched_facts.digest_between_hosts(probe.get("between_hosts"))
     kept["methods"] = methods
     return kept
 
