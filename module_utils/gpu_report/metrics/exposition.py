@@ -6,6 +6,7 @@ samples together, each once.
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
@@ -20,8 +21,8 @@ class Samples:
     """The samples of all hosts, by metric. A value that is unknown has no sample; it is counted instead."""
 
     def __init__(self) -> None:
-        self._lines: dict[str, list[str]] = {name: [] for name in FAMILIES}
-        self._seen: set[tuple[str, str]] = set()
+        # Metric -> labels as text -> value as text.
+        self._lines: dict[str, dict[str, str]] = {name: {} for name in FAMILIES}
         self._unknown: dict[str, int] = {}
         self._host = ""
 
@@ -65,17 +66,24 @@ class Samples:
             if lines:
                 family = FAMILIES[name]
                 parts.append("# HELP %s %s\n# TYPE %s %s\n" % (name, _escape_help(family.help), name, family.type))
-                parts += lines
+                parts += ["%s{%s} %s\n" % (name, labels, value) for labels, value in lines.items()]
         return "".join(parts).encode("utf-8", "replace")
 
     def _write(self, name: str, number: float, labels: dict[str, Any]) -> None:
-        if set(labels) != set(FAMILIES[name].labels):
+        if tuple(labels) != FAMILIES[name].labels:
             raise ValueError("%s has the labels %s, not %s" % (name, FAMILIES[name].labels, tuple(labels)))
-        text = ",".join([self._host, *('%s="%s"' % (label, escape_label(value)) for label, value in labels.items())])
-        if (name, text) in self._seen:  # two samples with the same labels would make Prometheus refuse the whole file
-            return
-        self._seen.add((name, text))
-        self._lines[name].append("%s{%s} %s\n" % (name, text, format_number(number)))
+        text = self._host
+        for label, value in labels.items():
+            text += ',%s="%s"' % (
+                label,
+                escape_label(value if isinstance(value, (str, bool, int)) else _describe(value)),
+            )
+        # Prometheus refuses the whole file where two samples have the same labels: the first one stays.
+        self._lines[name].setdefault(text, format_number(number))
+
+
+def _describe(value: Any) -> str:
+    return "" if value is None else str(value)
 
 
 def parse_number(value: Any) -> float | None:
@@ -94,10 +102,9 @@ def format_number(number: float) -> str:
     return "%.12g" % number
 
 
-def escape_label(value: Any) -> str:
+@functools.lru_cache(maxsize=4096, typed=True)  # the same few stand in most samples
+def escape_label(value: str | bool | int) -> str:
     r"""A label's value: \\, \" and \n are escaped; control characters and what is no Unicode text are replaced."""
-    if value is None:
-        return ""
     if isinstance(value, bool):
         return "true" if value else "false"
     text = phrases.strip_controls(value).encode("utf-8", "replace").decode("utf-8")[:_LONGEST_LABEL]

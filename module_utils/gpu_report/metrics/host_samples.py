@@ -33,11 +33,12 @@ def add_verdict_samples(samples: Samples, report: Facts, host: Facts) -> None:
     """What the host is, and what its checks said."""
     facts, results = host["facts"], host["results"]
     place, driver, gpus, evidence = (_part(facts, name) for name in ("virtualization", "driver", "gpus", "evidence"))
+    models = gpus.get("models")
     samples.add_info(
         "info",
         placement=place.get("placement"),
         driver=driver.get("version"),
-        gpu_model=", ".join(map(str, gpus.get("models") or ())),
+        gpu_model=", ".join(map(str, models)) if isinstance(models, list) else None,
         recorded=evidence.get("recorded"),
         schema=report.get("schema"),
     )
@@ -48,7 +49,7 @@ def add_verdict_samples(samples: Samples, report: Facts, host: Facts) -> None:
     if "changes" in drift:  # there is a baseline of this machine
         samples.add_value("baseline_changes", sum(int(parse_number(one.get("count")) or 1) for one in drift["changes"]))
     checks = report["checks"]
-    causes = [result for result in results if result["status"] in BAD and result.get("root_cause")]
+    causes = [result for result in results if result["status"] in BAD and not result.get("caused_by")]
     samples.add_value("unready_causes", sum(checks[result["id"]]["severity"] == "error" for result in causes))
     counts = dict.fromkeys(STATUSES, 0)
     for result in results:
@@ -65,7 +66,7 @@ def _add_check(samples: Samples, result: Facts, status: str, severity: str) -> N
     elif status in BAD:
         samples.count_unknown("check_passed")
     if status not in ("pass", "skip"):
-        cause = bool(result.get("root_cause"))
+        cause = not result.get("caused_by")  # nothing else explains it
         samples.add_info("finding_info", check=result["id"], severity=severity, status=status, root_cause=cause)
 
 

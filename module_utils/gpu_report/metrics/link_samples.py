@@ -102,8 +102,15 @@ def add_all_reduce_samples(samples: Samples, facts: Facts) -> None:
             samples.add_value("all_reduce_duration_seconds", median, MICRO, **labels)
     between = parse_mapping(probe.get("between_hosts"))
     if between.get("asked"):
-        figure, group = parse_mapping(between.get("bus_bandwidth_gb_s")), between.get("group")
-        samples.add_value("group_all_reduce_correct", _CORRECT.get(str(between.get("verdict"))), group=group)
-        bytes_sent = figure.get("size_bytes")
-        name = "group_all_reduce_bus_bandwidth_bytes_per_second"
-        samples.add_value(name, figure.get("median"), GIGA, group=group, size_bytes=bytes_sent)
+        _add_group(samples, between)
+
+
+def _add_group(samples: Samples, between: Facts) -> None:
+    figure, group = parse_mapping(between.get("bus_bandwidth_gb_s")), between.get("group")
+    correct, rate = _CORRECT.get(str(between.get("verdict"))), figure.get("median")
+    if group is None:
+        correct = rate = None
+    size = figure.get("size_bytes")
+    samples.add_value("group_all_reduce_correct", correct, group=group)
+    name = "group_all_reduce_bus_bandwidth_bytes_per_second"
+    samples.add_value(name, None if size is None else rate, GIGA, group=group, size_bytes=size)
