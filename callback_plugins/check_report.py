@@ -8,7 +8,7 @@ type: aggregate
 short_description: report what the checks found, root causes first
 description:
   - Collects the results of C(run_checks) from every host, prints what is wrong and what to do, and writes
-    C(report.json), C(junit.xml), C(report.html) and C(report.md).
+    C(report.json), C(junit.xml), C(report.html), C(report.md) and C(metrics.prom).
   - A host that could not be reached, or that failed before its checks, is reported as not validated.
   - Ends the run with exit status 1 where no host was validated or a report could not be written.
 options:

@@ -128,7 +128,7 @@ report_features:
   returned: always
   type: str
 problems:
-  description: What is wrong with the selection or the waivers.
+  description: What is wrong with the selection or the waivers, and metrics that could not be written to the host.
   returned: always
   type: list
   elements: str
