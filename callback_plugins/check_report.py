@@ -8,7 +8,7 @@ type: aggregate
 short_description: report what the checks found, root causes first
 description:
   - Collects the results of C(run_checks) from every host, prints what is wrong and what to do, and writes
-    C(report.json), C(junit.xml), C(report.html) and C(report.md).
+    C(report.json), C(junit.xml), C(report.html), C(report.md) and C(metrics.prom).
   - Writes a page per host into C(hosts) below that where there are more than ten.
   - Keeps the reports of the last runs in C(history) below that, with pages that show what they found and measured.
   - A host that could not be reached, or that failed before its checks, is reported as not validated.

@@ -63,6 +63,14 @@ options:
   baseline_dir:
     description: The directory of the baselines. The default is C(baselines/hosts) of this project.
     type: path
+  metrics_directory:
+    description:
+      - A directory on the host, where the result is left as metrics for the textfile collector of node_exporter, in
+        the file C(gpu_host_validation.prom). It has to be there. Without it nothing is written.
+      - A recorded host, and a run that judged only a part of the host, write nothing.
+      - Where the file cannot be written, the task fails and says so.
+    type: str
+    default: ""
   waivers:
     description:
       - "Findings that are accepted for a while: a list of C({check, reason, expires})."
@@ -103,6 +111,10 @@ checks_dir:
   description: The directory of the checks.
   returned: always
   type: str
+part:
+  description: Why this was only a part of the host.
+  returned: where checks were chosen, or subjects were not gathered
+  type: str
 report_drift:
   description: What changed since the baseline, as JSON (module_utils/gpu_compare/drift.py).
   returned: where there is a baseline, or one was asked for
@@ -116,7 +128,7 @@ report_features:
   returned: always
   type: str
 problems:
-  description: What is wrong with the selection or the waivers.
+  description: What is wrong with the selection or the waivers, and metrics that could not be written to the host.
   returned: always
   type: list
   elements: str

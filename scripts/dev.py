@@ -15,6 +15,7 @@ as root on Debian or Ubuntu (`packages` does only that); elsewhere the tests tha
 from __future__ import annotations
 
 import argparse
+import contextlib
 import hashlib
 import json
 import os
@@ -22,6 +23,8 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +38,7 @@ EXAMPLE = {
     "h200-x2": set(),
     "pve1": set(),
 }
+POLICY = Path("/usr/sbin/policy-rc.d")
 NOT_READY = 2  # exit status of ansible-playbook where a host failed
 # Three workers on two cores: many tests wait for a process that they started.
 WORKERS = ["-n", "3", "--dist", "loadgroup"]
@@ -199,9 +203,37 @@ def install_system_packages() -> None:
     environment = dict(os.environ, DEBIAN_FRONTEND="noninteractive")
     subprocess.run(["apt-get", "update", "-qq"], env=environment, check=False)
     install = ["apt-get", "install", "-y", "-qq", "--no-install-recommends", *missing]
-    done = subprocess.run(install, env=environment, stdout=subprocess.DEVNULL, check=False)
+    with no_services_started():
+        done = subprocess.run(install, env=environment, stdout=subprocess.DEVNULL, check=False)
+    disable_services(missing)
     if done.returncode != 0:
         print("apt-get could not install all of them; the tests that need them are skipped by name.")
+
+
+@contextlib.contextmanager
+def no_services_started() -> Iterator[None]:
+    """Meanwhile no package starts a service (Debian policy 9.3.3, invoke-rc.d): the tests start what they need
+    themselves. A policy of the machine's own stays as it is."""
+    try:
+        with POLICY.open("x") as handle:
+            handle.write("#!/bin/sh\nexit 101\n")
+    except FileExistsError:
+        yield
+        return
+    try:
+        POLICY.chmod(0o755)
+        yield
+    finally:
+        POLICY.unlink()
+
+
+def disable_services(packages: list[str]) -> None:
+    """Nor do the services of these packages start at the next boot."""
+    listed = subprocess.run(["dpkg", "-L", *packages], capture_output=True, text=True, check=False).stdout.splitlines()
+    units = sorted({Path(path).name for path in listed if fnmatch(path, "*/lib/systemd/system/*.service")})
+    units = [unit for unit in units if "@" not in unit]
+    if units and shutil.which("systemctl"):
+        subprocess.run(["systemctl", "disable", "--quiet", *units], capture_output=True, check=False)
 
 
 def run_in(environment: Path, command: list[str]) -> int:

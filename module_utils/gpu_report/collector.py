@@ -58,6 +58,7 @@ class Collector:
             "message": str(result.get("msg") or ""),
             "problems": list(result.get("problems") or ()),
             "unproven": list(result.get("unproven") or ()),
+            "part": str(result.get("part") or ""),
         })  # fmt: skip
         host["changed"] = ""
         for check in result["checks"]:
@@ -149,6 +150,9 @@ def _describe(record: dict[str, Any], cut: bool, without: str) -> dict[str, Any]
         # Kept as text until now: the controller's memory is copied for every task of every host.
         "facts": json.loads(record["facts"]),
     }
+    parts = [look["part"] for look in looks if look["part"]]
+    if parts and len(parts) == len(looks):
+        host["part"] = parts[-1]
     why = _why_no_verdict(record, cut)
     if why:
         before = {"before": {name: host[name] for name in ("state", "message", "results")}} if looks else {}

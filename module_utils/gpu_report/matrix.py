@@ -89,6 +89,7 @@ def list_gpus(facts: dict[str, Any]) -> list[Gpu]:
     for subject in ("probe", "measurements"):
         for name in (facts.get(subject) or {}).get("pairs") or {}:
             addresses.update(name.split("->", 1))
+    addresses -= set(_rows(facts, "topology", "nics"))  # the matrix of nvidia-smi has rows for them too
 
     def place(address: str) -> tuple[bool, int, str]:
         index = indices.get(address)

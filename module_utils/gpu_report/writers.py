@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any, Callable
 
-from . import files, html_report, json_report, junit, markdown_report, page_folder
+from . import files, html_report, json_report, junit, markdown_report, metrics_report, page_folder
 
 # File name -> function(report) -> bytes. JSON first: whatever happens to the others, the record is kept.
 WRITERS: dict[str, Callable[[dict[str, Any]], bytes]] = {
@@ -13,6 +13,7 @@ WRITERS: dict[str, Callable[[dict[str, Any]], bytes]] = {
     "junit.xml": junit.render_junit,
     "report.html": html_report.render_html,
     "report.md": markdown_report.render_markdown,
+    "metrics.prom": metrics_report.render_metrics,
 }
 
 

@@ -43,12 +43,14 @@ baseline = _ours("gpu_compare.baseline")
 gather = _ours("gpu_host.gather")
 
 _LISTS = ("tags", "skip_tags", "only", "exclude", "run_tags", "run_skip_tags")
+_METRICS_FILE = "gpu_host_validation.prom"
 _ARGUMENT_SPEC = {
     "checks_dir": {"type": "path", "default": check_cache.OWN},
     "expected": {"type": "dict", "default": {}},
     "waivers": {"type": "raw", "default": []},
     "baseline": {"type": "str", "choices": list(baseline.MODES), "default": baseline.OFF},
     "baseline_dir": {"type": "path", "default": os.path.join(os.path.dirname(check_cache.OWN), "baselines", "hosts")},
+    "metrics_directory": {"type": "str", "default": ""},  # of the host: no path of this machine
     **{name: {"type": "list", "elements": "str", "default": []} for name in _LISTS},
 }
 
@@ -58,7 +60,7 @@ with contextlib.suppress(check_files.ChecksError):  # a fault is told by the tas
 
 
 class ActionModule(Base):  # type: ignore[misc]
-    """One task judges one host by every check; nothing runs on the host."""
+    """One task judges one host by every check; nothing runs on the host, unless its metrics are to be written there."""
 
     _requires_connection = False
 
@@ -92,14 +94,31 @@ class ActionModule(Base):  # type: ignore[misc]
         # the checks.
         result["report_facts"] = json.dumps(digest.digest_facts(host))
         result["report_features"] = json.dumps(features.extract_features(host))
-        look = baseline_files.Look(
-            str(self._host), host, results, result, every, part or _name_missing_subjects(host), self._task.check_mode
-        )
+        part = part or _name_missing_subjects(host)
+        if part:
+            result["part"] = part
+        look = baseline_files.Look(str(self._host), host, results, result, every, part, self._task.check_mode)
         directory = os.path.abspath(os.path.expanduser(arguments["baseline_dir"]))
         drift = baseline_files.follow_baseline(arguments["baseline"], directory, look)
         if drift is not None:
             result["report_drift"] = json.dumps(drift, default=str)
+        live = (host.get("evidence") or {}).get("recorded") is False
+        if arguments["metrics_directory"] and live and not part:
+            problem = self._write_metrics(arguments["metrics_directory"], result)
+            if problem:
+                result.update(verdict.summarise_verdict(results, [*problems, *faults, problem]))
         return result
+
+    def _write_metrics(self, directory: str, result: dict[str, Any]) -> str:
+        """Leave the metrics of this host on it, from a report of this host alone; why that failed, "" where it did
+        not. A part of a host, which would say less than what is there, and a recorded host never get here."""
+        collector, report = _ours("gpu_report.collector").Collector(), _ours("gpu_report.metrics_report")
+        collector.results(self._host, result)
+        text = report.render_metrics(collector.report(report.describe_run_of_now())).decode()
+        arguments = {"path": os.path.join(directory, _METRICS_FILE), "content": text}
+        answer = self._execute_module("write_metrics", module_args=arguments, task_vars=self._vars)
+        result["changed"] = bool(answer.get("changed"))
+        return "its metrics are not on the host: %s" % answer.get("msg") if answer.get("failed") else ""
 
     def _evaluator(self, variables: dict[str, Any]) -> Any:
         return evaluator.TemplarEvaluator(self._templar.copy_with_new_env(available_variables=variables))

@@ -484,9 +484,7 @@ def ratios(machine: Machine) -> Any:
     for record in records:
         if record["met"] is None:
             continue  # told and not judged
-        machine.expect(
-            record["met"], "%s: %s (wanted %s)" % (record["target"], record["measured"], record["wanted"])
-        )
+        machine.expect(record["met"], "%s: %s (wanted %s)" % (record["target"], record["measured"], record["wanted"]))
     machine.expect(bool(records), "the benchmark ran")
     return records
 

@@ -6,6 +6,7 @@ import importlib.util
 import json
 import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -98,3 +99,25 @@ def test_a_tier_is_chosen_unless_files_are_named() -> None:
     ]
     assert dev.tier_arguments("all", ["-q", "-n", "2", "--tier", "rest"]) == ["-q", "-n", "2", "--tier", "rest"]
     assert dev.tier_arguments("all", ["--durations", "5"])[-4:] == ["--tier", "all", "--durations", "5"]
+
+
+def test_packages_bring_no_service_that_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Prometheus would listen on all addresses, now and after the next boot."""
+    policy, commands = tmp_path / "policy-rc.d", []
+
+    def run(command: list[str], **_more: Any) -> Any:
+        commands.append((command, policy.read_text() if policy.exists() else ""))
+        shown = "/usr/bin/prometheus\n/lib/systemd/system/prometheus.service\n" if command[0] == "dpkg" else ""
+        return SimpleNamespace(returncode=0, stdout=shown)
+
+    monkeypatch.setattr(dev, "POLICY", policy)
+    monkeypatch.setattr(dev.subprocess, "run", run)
+    monkeypatch.setattr(dev.shutil, "which", lambda name: "/usr/bin/" + name)
+    monkeypatch.setattr(dev.os, "geteuid", lambda: 0)
+    dev.install_system_packages()
+    held = [text for command, text in commands if command[:2] == ["apt-get", "install"]]
+    assert held == ["#!/bin/sh\nexit 101\n"] and not policy.exists()
+    assert commands[-1][0] == ["systemctl", "disable", "--quiet", "prometheus.service"]
+    policy.write_text("of the machine")
+    dev.install_system_packages()
+    assert policy.read_text() == "of the machine"

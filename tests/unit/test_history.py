@@ -265,7 +265,7 @@ def test_figures_are_those_that_were_measured() -> None:
     }
     facts["probe"]["pairs"]["odd"] = {"bandwidth_gb_s": {"copy": {"median": float("nan")}}}
     facts["server"] = {
-        "log": {"decode": {"median_tokens_per_s": 812.5}},
+        "decode_tokens_per_s": 812.5,
         "generation": {"tokens_per_s": 61.0, "first_token_s": None},
     }
     found = figures.measure_host(facts)

@@ -310,6 +310,51 @@ def test_action_with_a_misspelt_waiver_still_reports(some: str) -> None:
     assert result["checks"][0]["status"] == "pass"
 
 
+@pytest.fixture
+def written(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """The arguments of write_metrics, each time that it ran; a path in /none cannot be written."""
+    calls: list[dict[str, Any]] = []
+
+    def execute(_self: Any, name: str, module_args: dict[str, Any], **_more: Any) -> dict[str, Any]:
+        calls.append({"module": name, **module_args})
+        failed = module_args["path"].startswith("/none/")
+        return {"failed": True, "msg": "it cannot be written"} if failed else {"changed": True}
+
+    monkeypatch.setattr(action("run_checks").ActionModule, "_execute_module", execute)
+    return calls
+
+
+def seen(recorded: bool | None) -> dict[str, Any]:
+    task_vars = facts()
+    task_vars["ansible_facts"]["gpu_host"]["evidence"] = {"recorded": recorded}
+    return task_vars
+
+
+def test_a_live_host_gets_its_metrics_where_it_is_asked_for(some: str, written: list[dict[str, Any]]) -> None:
+    result = run("run_checks", {"checks_dir": some, "metrics_directory": "/somewhere"}, seen(False))
+    assert (result["failed"], result["changed"]) == (False, True)
+    assert [(call["module"], call["path"]) for call in written] == [
+        ("write_metrics", "/somewhere/gpu_host_validation.prom")
+    ]
+    assert 'gpu_host_ready{host="gpu1"} 1\n' in written[0]["content"]
+
+
+def test_nothing_else_writes_metrics(some: str, written: list[dict[str, Any]]) -> None:
+    """Not by default, not for a recorded host or one of which that is not known, and not for a part of a host."""
+    assert run("run_checks", {"checks_dir": some}, seen(False))["changed"] is False
+    for recorded in (True, None):
+        run("run_checks", {"checks_dir": some, "metrics_directory": "/somewhere"}, seen(recorded))
+    part = run("run_checks", {"checks_dir": some, "metrics_directory": "/somewhere", "only": ["a"]}, seen(False))
+    assert part["part"] == "only 1 of 2 checks were chosen" and written == []
+
+
+def test_metrics_that_cannot_be_written_fail_the_host(some: str, written: list[dict[str, Any]]) -> None:
+    result = run("run_checks", {"checks_dir": some, "metrics_directory": "/none"}, seen(False))
+    assert (result["failed"], result["changed"], len(written)) == (True, False, 1)
+    assert result["problems"] == ["its metrics are not on the host: it cannot be written"]
+    assert [check["status"] for check in result["checks"]] == ["pass", "skip"]
+
+
 BUNDLE = (
     '{"bundle": 1, "host": "gpu1", "captured_at": 1.0}\n{"read": "/proc/version", "status": "ok", "text": "Linux"}\n'
 )

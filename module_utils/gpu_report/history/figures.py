@@ -122,7 +122,7 @@ def _all_reduce(probe: dict[str, Any]) -> dict[str, float | None]:
 
 def _server(server: dict[str, Any]) -> dict[str, float | None]:
     return {
-        "server_log.median": _pick(server, "log", "decode", "median_tokens_per_s"),
+        "server_log.median": _pick(server, "decode_tokens_per_s"),
         "server_answer.one": _pick(server, "generation", "tokens_per_s"),
         "server_first_token.one": _pick(server, "generation", "first_token_s"),
     }
