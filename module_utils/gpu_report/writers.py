@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any, Callable
 
-from . import files, html_report, json_report, junit, markdown_report
+from . import files, html_report, json_report, junit, markdown_report, reason
 
 # File name -> function(report) -> bytes. JSON first: whatever happens to the others, the record is kept.
 WRITERS: dict[str, Callable[[dict[str, Any]], bytes]] = {
@@ -30,3 +30,12 @@ def write_all(report: dict[str, Any], directory: str) -> tuple[list[str], list[s
         except Exception as error:  # a fault of one writer
             problems.append("%s cannot be made: %s: %s" % (path, type(error).__name__, error))
     return written, problems
+
+
+def write_reasons(report: dict[str, Any], path: str) -> list[str]:
+    """Write why each host may not take work, one line per host. A sentence where it could not be written."""
+    try:
+        files.write_file(path, reason.render_reasons(report))
+    except OSError as error:
+        return ["%s cannot be written: %s" % (path, error.strerror or error)]
+    return []
