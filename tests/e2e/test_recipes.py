@@ -180,7 +180,7 @@ def run_gitlab(path: Path, project: Path, search_path: str = PATH) -> tuple[int,
 
 @pytest.mark.slow
 def test_the_job_of_gitlab_ends_as_ansible_does(tmp_path: Path) -> None:
-    """With a stand-in for ansible-playbook that looks at what it is given: the key of the variable, closed to others."""
+    """With a stand-in for ansible-playbook that looks at what it is given: the key, closed to others."""
     project = tmp_path / "project"
     project.mkdir()
     (project / "ansible.cfg").touch()
