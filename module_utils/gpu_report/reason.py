@@ -14,6 +14,8 @@ from typing import Any
 from . import findings, phrases
 
 LONGEST = 200
+# Further sentences of what was found are added as long as they fit into this many characters.
+_SENTENCES = 100
 # Letters that stand in what checks find, and what is written for them.
 _PLAIN = str.maketrans({"µ": "u", "μ": "u", "°": " deg ", "–": "-", "—": "-", "…": "...", "→": "->", "×": "x"})
 _NOT_SHOWN = re.compile(r"[^\x20-\x7e]|[\"'`$\\|;&<>*?!#{}\[\]]")
@@ -33,7 +35,8 @@ def summarise_reason(report: dict[str, Any], name: str) -> str:
     if host["state"] == "ready":
         return ""
     parts = _list_reasons(report, name) if host["state"] == "not_ready" else []
-    first = _plain(parts[0] if parts else host["message"]) or "no reason was given"
+    said = phrases.take_sentences(str(parts[0] if parts else host["message"]), _SENTENCES)
+    first = _plain(said).rstrip(".") or "no reason was given"
     more = ", and %d more" % (len(parts) - 1) if len(parts) > 1 else ""
     room = LONGEST - len(more)
     return (first if len(first) <= room else first[: room - 3].rstrip() + "...") + more

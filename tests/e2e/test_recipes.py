@@ -29,6 +29,7 @@ PATH = "%s:/usr/sbin:/usr/bin:/sbin:/bin" % BIN
 GITHUB = yaml.safe_load((RECIPES / "github-actions/gpu-hosts.yml").read_text())
 GITLAB = yaml.safe_load((RECIPES / "gitlab/.gitlab-ci.yml").read_text())
 MANIFEST = list(yaml.safe_load_all((RECIPES / "kubernetes/node-check.yaml").read_text()))
+PAGE = (ROOT / "docs/recipes.md").read_text()
 OFF_THE_BUS = b"[170000.5] NVRM: Xid (PCI:0000:91:00): 79, pid='<unknown>', GPU has fallen off the bus.\n"
 
 
@@ -89,6 +90,11 @@ def ci_environment(path: Path, **more: str) -> dict[str, str]:
     return {"PATH": PATH, "HOME": str(home), "LC_ALL": "C.UTF-8", "PIP_NO_INDEX": "1", "ANSIBLE_NOCOLOR": "1", **more}
 
 
+def shown_reason() -> str:
+    """The line that docs/recipes.md shows."""
+    return PAGE.split("```text\n")[1].split("\n")[0]
+
+
 # GitHub Actions
 def github_job() -> dict[str, Any]:
     return dict(GITHUB["jobs"]["validate"])
@@ -116,9 +122,8 @@ def run_github(path: Path, project: Path) -> tuple[list[int], Path, Path]:
         if "run" not in step or (any(statuses) and step.get("if") != "always()"):
             continue
         variables = {name: fill_in(value, values) for name, value in {**job["env"], **step.get("env", {})}.items()}
-        environment = ci_environment(
-            path, RUNNER_TEMP=str(temporary), GITHUB_STEP_SUMMARY=str(summary), GITHUB_WORKSPACE=str(path), **variables
-        )
+        variables.update(RUNNER_TEMP=str(temporary), GITHUB_STEP_SUMMARY=str(summary), GITHUB_WORKSPACE=str(path))
+        environment = ci_environment(path, GPU_HOST_REASON_FILE=str(path.parent / "reasons"), **variables)
         statuses += run_steps([step["run"]], path, environment)
     assert not (temporary / "key").exists(), "the private key stays on the runner"
     return statuses, Path(fill_in(job["env"]["GPU_HOST_REPORTS_DIR"], values)), summary
@@ -132,6 +137,7 @@ def test_the_workflow_of_github_fails_for_a_host_that_is_not_ready(tmp_path: Pat
     assert {path.name for path in reports.iterdir()} >= {"report.html", "report.json", "report.md", "junit.xml"}
     failed = ET.parse(reports / "junit.xml").findall("testsuite/testcase[failure]")
     assert [case.get("name") for case in failed] == ["log_no_gpu_off_bus"]
+    assert (tmp_path / "reasons").read_text() == "gpu1 not_ready %s\n" % shown_reason()
     kept = [path for path in tmp_path.rglob("*") if path.is_file() and b"secret-of-the-key" in path.read_bytes()]
     assert kept == []
 
@@ -236,10 +242,9 @@ def node_check(tmp_path: Path, *arguments: str, path: str = PATH, **settings: st
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_the_node_check_gives_the_reason(tmp_path: Path, broken: Path) -> None:
-    line, status = node_check(tmp_path, "-e", "gpu_host_bundle=%s" % broken)
-    assert status == 1
-    assert re.fullmatch(r"log_no_gpu_off_bus: .*0000:91:00\.0.*", line) and len(line) <= 200
+    assert node_check(tmp_path, "-e", "gpu_host_bundle=%s" % broken) == (shown_reason(), 1)
 
 
 @pytest.mark.slow
@@ -350,3 +355,29 @@ def test_the_scripts_can_be_run() -> None:
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert shellcheck.returncode == 0, shellcheck.stdout
+
+
+# The page
+def test_the_page_names_only_what_is_there() -> None:
+    links = [link for link in re.findall(r"\]\(([^)#]+)", PAGE) if "://" not in link]
+    assert links and [link for link in links if not (ROOT / "docs" / link).exists()] == []
+    named = set(re.findall(r"\bGPU_NODE_CHECK_\w+", PAGE))
+    scripts = (RECIPES / "gpu-node-check").read_text() + (RECIPES / "slurm/gpu-node").read_text()
+    assert named and sorted(name for name in named if name not in scripts) == []
+
+
+def test_the_page_says_the_limits_that_the_script_has() -> None:
+    script = (RECIPES / "gpu-node-check").read_text()
+    tags = re.search(r"GPU_NODE_CHECK_TAGS:-([\w,]+)", script)
+    seconds = re.search(r"GPU_NODE_CHECK_SECONDS:-(\d+)", script)
+    assert tags and seconds
+    listed = PAGE.split("the checks with the tags")[1].split(".")[0]
+    assert re.findall(r"`(\w+)`", listed) == tags[1].split(",")
+    assert "`GPU_NODE_CHECK_SECONDS` (%s)" % seconds[1] in PAGE
+
+
+def test_the_line_of_the_page_for_each_host_is_one_that_the_shell_reads(tmp_path: Path) -> None:
+    [block] = [block for block in re.findall(r"```console\n(.*?)```", PAGE, re.S) if "while read" in block]
+    (tmp_path / "reasons").write_text("gpu1 ready \ngpu2 not_ready %s\n" % shown_reason())
+    done = subprocess.run(["sh", "-c", block.split("\n")[1]], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.stdout == "gpu2: %s\n" % shown_reason()
