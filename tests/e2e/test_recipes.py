@@ -73,7 +73,7 @@ def users_repository(path: Path, recorded: Path) -> Path:
 
 def run_steps(steps: list[str], path: Path, environment: dict[str, str]) -> list[int]:
     """The exit status of each step, each in a shell of its own as GitHub starts it. What they print, we print."""
-    statuses = []
+    statuses: list[int] = []
     for text in steps:
         done = subprocess.run(
             ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", text],
@@ -117,7 +117,7 @@ def run_github(path: Path, project: Path) -> tuple[list[int], Path, Path]:
         "secrets.GPU_HOSTS_SSH_KEY": "-----BEGIN KEY-----\nsecret-of-the-key\n-----END KEY-----",
     }
     job = github_job()
-    statuses = []
+    statuses: list[int] = []
     for step in job["steps"]:
         if "run" not in step or (any(statuses) and step.get("if") != "always()"):
             continue
