@@ -347,6 +347,28 @@ def test_the_plugin_looks_at_the_node_with_the_nodes_python(tmp_path: Path) -> N
     assert options[:2] == ["--target", "1"] and "--mount" in options and options[-1] != "--"
 
 
+def copied_parts() -> list[str]:
+    """What the image gets of this project."""
+    lines = re.findall(r"^COPY (?!--from)(.*)$", (RECIPES / "kubernetes/Containerfile").read_text(), re.M)
+    return [part for line in lines for part in line.split()[:-1]]
+
+
+def test_the_image_gets_parts_that_are_there() -> None:
+    assert len(copied_parts()) > 5 and [part for part in copied_parts() if not (ROOT / part).exists()] == []
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_the_parts_in_the_image_are_enough_for_the_node_check(tmp_path: Path) -> None:
+    project = tmp_path / "gpu-host-validation"
+    project.mkdir()
+    for part in copied_parts():
+        copy = shutil.copytree if (ROOT / part).is_dir() else shutil.copy2
+        copy(ROOT / part, project / part, **({"symlinks": True} if (ROOT / part).is_dir() else {}))
+    said = node_check(tmp_path, "-e", "gpu_host_bundle=%s" % HEALTHY, GPU_NODE_CHECK_PROJECT=str(project))
+    assert said == ("ready", 0)
+
+
 def test_the_scripts_can_be_run() -> None:
     for name in ("gpu-node-check", "slurm/gpu-node", "kubernetes/node-python"):
         assert os.access(RECIPES / name, os.X_OK), name
