@@ -35,6 +35,18 @@ options:
     ini:
       - section: check_report
         key: history
+  reason_file:
+    description:
+      - A file for schedulers, with one line per host, C(HOST STATE REASON) (C(docs/recipes.md)). The state is C(ready),
+        C(not_ready) or C(not_validated); the reason is short and plain, as for C(scontrol update).
+      - A relative path is taken from the current directory.
+      - It is written only where it is asked for.
+    type: path
+    env:
+      - name: GPU_HOST_REASON_FILE
+    ini:
+      - section: check_report
+        key: reason_file
 requirements:
   - listed in callbacks_enabled in ansible.cfg
 """
@@ -217,6 +229,8 @@ class CallbackModule(CallbackBase):
             problems += kept.problems
             for note in kept.notes:
                 self._display.display("[WARNING]: " + note, color=C.COLOR_WARN)
+        if self.get_option("reason_file"):
+            problems += writers.write_reasons(report, os.path.abspath(self.get_option("reason_file")))
         if self._apart:
             self._display.warning(
                 "Another run writes its reports to %s, so those of this one are in %s."

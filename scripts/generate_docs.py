@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Writes docs/checks.md, docs/checks/SUBJECT.md, docs/remedies.md, docs/facts.md and checks/check.schema.json.
+"""Writes docs/checks.md, docs/checks/SUBJECT.md, docs/remedies.md, docs/symptoms.md, docs/facts.md and
+checks/check.schema.json.
 
 The pages of the checks are made from checks/*.yml, the facts from the docstrings of the readers and what they read on
 recorded hosts, the schema from the rules. `--check` only says whether they are current.
@@ -21,6 +22,7 @@ sys.path.insert(0, str(ROOT / "scripts"))
 
 import fact_sources  # type: ignore[import-not-found]
 import remedies_page  # type: ignore[import-not-found]
+import symptoms_page  # type: ignore[import-not-found]
 from ansible.module_utils.gpu_checks import check_files as loading
 from ansible.module_utils.gpu_checks import remedy_plan, rules
 
@@ -251,6 +253,7 @@ def pages() -> dict[str, str]:
     return {
         **checks_pages(),
         "docs/remedies.md": NOTE % "checks/*.yml" + remedies_page.render_remedies(items()),
+        "docs/symptoms.md": NOTE % "docs/symptoms.yml and checks/*.yml" + symptoms_page.render_symptoms(items()),
         "docs/facts.md": facts_page(),
         "checks/check.schema.json": rules.render_schema(),
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any, Callable
 
-from . import files, html_report, json_report, junit, markdown_report, metrics_report, page_folder
+from . import files, html_report, json_report, junit, markdown_report, metrics_report, page_folder, reason
 
 # File name -> function(report) -> bytes. JSON first: whatever happens to the others, the record is kept.
 WRITERS: dict[str, Callable[[dict[str, Any]], bytes]] = {
@@ -45,3 +45,12 @@ def write_all(report: dict[str, Any], directory: str, history: str = "") -> tupl
             written.append("%s (%d pages)" % (os.path.join(pages, ""), number))
     page_folder.remove_pages(pages, kept)
     return written, problems
+
+
+def write_reasons(report: dict[str, Any], path: str) -> list[str]:
+    """Write why each host may not take work, one line per host. A sentence where it could not be written."""
+    try:
+        files.write_file(path, reason.render_reasons(report))
+    except OSError as error:
+        return ["%s cannot be written: %s" % (path, error.strerror or error)]
+    return []

@@ -48,7 +48,11 @@ class Display:
 @pytest.fixture
 def callback(tmp_path: Path) -> Any:
     made = plugin("check_report")(display=Display())
-    made.get_option = {"reports_dir": str(tmp_path / "reports"), "history": 30}.__getitem__
+    made.get_option = {
+        "reports_dir": str(tmp_path / "reports"),
+        "history": 30,
+        "reason_file": str(tmp_path / "reasons"),
+    }.__getitem__
     made.v2_playbook_on_play_start(play("host_facts", "run_checks"))
     return made
 
@@ -83,6 +87,7 @@ def test_a_good_run(callback: Any, tmp_path: Path) -> None:
     report = json.loads((tmp_path / "reports/report.json").read_text())
     assert report["hosts"]["gpu1"]["facts"]["gpus"] == {"count": 8}
     assert (tmp_path / "reports/junit.xml").exists()
+    assert (tmp_path / "reasons").read_text() == "gpu1 ready \n"
 
 
 def test_failed_checks(callback: Any, tmp_path: Path) -> None:
@@ -268,7 +273,11 @@ def test_two_runs_at_a_time_write_apart_and_say_so(tmp_path: Path) -> None:
     runs = [plugin("check_report")(display=Display()) for _ in range(2)]
     for made in runs:
         made._display.warning = made._display.display
-        made.get_option = {"reports_dir": str(tmp_path / "reports"), "history": 30}.__getitem__
+        made.get_option = {
+            "reports_dir": str(tmp_path / "reports"),
+            "history": 30,
+            "reason_file": str(tmp_path / "reasons"),
+        }.__getitem__
         made.v2_playbook_on_play_start(play("host_facts", "run_checks"))
         made.v2_runner_on_ok(outcome("gpu1", "run_checks", ready()))
     for made in runs:
