@@ -4,21 +4,21 @@
     make bench A=scale                                   # as root: recorded hosts and hosts over SSH; half an hour
     make bench A='scale --sizes 1,10 --kinds recorded'
 
-ping and validate.yml run in turns, so that a busy machine slows both. Of each it takes the wall time, the processor time
-and the controller's peak of memory, and prints validate.yml's as a ratio to ping's:
+ping and validate.yml run in turns, so that a busy machine slows both. Of each it takes the wall time, the processor
+time and the controller's peak of memory, and prints validate.yml's as a ratio to ping's:
 
 recorded  each host is a bundle of its own, read on the controller; ping's hosts are this machine.
-ssh       each host is an address in a network namespace, with one real sshd behind all of them (tests/hosts/ssh_fleet.py:
-          root on Debian or Ubuntu, and what tests/hosts needs). Every run opens its connections anew, with ControlPersist
-          and pipelining as ansible.cfg has them.
+ssh       each host is an address in a network namespace, with one real sshd behind all of them
+          (tests/hosts/ssh_fleet.py: root on Debian or Ubuntu, and what tests/hosts needs). Every run opens its
+          connections anew, with ControlPersist and pipelining as ansible.cfg has them.
 
 Processor time is the controller's: of the command, of what it started, and of the ssh processes that ControlPersist
 leaves. What sshd and the modules take on the hosts, which are on the same processors here, is told apart ("on the
 hosts"); in the wall time it is contained, for ping and for validate.yml alike.
 
-Targets: a ratio of processor time of at most 1.25 at every size; a straight line (a further host costs at most 1.25 times
-as much between the largest sizes as between those before); less than 1 MiB of the controller's memory for each further
-host. Exit status 1 where one is missed. `--json FILE` writes the records of benchmarks/probe.py's form.
+Targets: a ratio of processor time of at most 1.25 at every size; a straight line (a further host costs at most 1.25
+times as much between the largest sizes as between those before); less than 1 MiB of the controller's memory for each
+further host. Exit status 1 where one is missed. `--json FILE` writes the records in the form of benchmarks/probe.py.
 """
 
 from __future__ import annotations
@@ -38,12 +38,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import run as benchmark
+import run as benchmark  # type: ignore[import-not-found]
 
 ROOT = Path(__file__).resolve().parent.parent
 SIZES = "1,10,100,500"
 KINDS = ("recorded", "ssh")
 RATIO, LINE, MEMORY_MIB = 1.25, 1.25, 1.0
+_WHAT = {
+    "processor": "processor time",
+    "seconds": "wall time",
+    "on_hosts": "processor time on the hosts",
+    "peak_mib": "controller's peak of memory",
+}
 _PR_SET_CHILD_SUBREAPER = 36
 _READY_WITHOUT_GPUS = {"gpu_host_expected": {"gpus": {"count": 0}}, "host_validation_server": "false"}
 
@@ -125,7 +131,8 @@ class OverSsh:
 
     def __init__(self, directory: Path, count: int) -> None:
         sys.path.insert(0, str(ROOT / "tests" / "hosts"))
-        import ssh_fleet  # noqa: PLC0415  needs root, and is needed for these hosts only
+        # It needs root, and is needed for these hosts only.
+        import ssh_fleet  # type: ignore[import-not-found]  # noqa: PLC0415
 
         self._fleet = ssh_fleet.SshFleet(directory / ("fleet%d" % count), count)
         (directory / ("fleet%d" % count)).mkdir()
@@ -194,11 +201,9 @@ def judge_kind(kind: str, measured: dict[int, tuple[list[Run], list[Run]]]) -> l
         for name, wanted in (("processor", RATIO), ("seconds", None), ("on_hosts", None), ("peak_mib", None)):
             ours, theirs = take_median(validates, name), take_median(pings, name)
             if theirs:
-                what = {"processor": "processor time", "seconds": "wall time", "on_hosts": "processor time on the hosts",
-                        "peak_mib": "controller's peak of memory"}[name]  # fmt: skip
                 unit = "MiB" if name == "peak_mib" else "s"
                 text = "%s, %d host%s: %s, validate.yml %.2f %s, ping %.2f %s" % (
-                    kind, count, "" if count == 1 else "s", what, ours, unit, theirs, unit,
+                    kind, count, "" if count == 1 else "s", _WHAT[name], ours, unit, theirs, unit,
                 )  # fmt: skip
                 records.append(make_record(text, ours / theirs, wanted))
     further = [judge_further(kind, measured, sizes) for sizes in zip(list(measured), list(measured)[1:])]

@@ -151,7 +151,8 @@ class SshFleet:
             return 0.0
         server, self._server = self._server, None
         children = Path("/proc/%d/task/%d/children" % (server.pid, server.pid))
-        # Process 1 of the namespace, with which the others end. Asked first: what is killed tells nothing of its children.
+        # Process 1 of the namespace, with which the others end. It is asked first: what is killed does not tell of its
+        # children.
         inside = [int(child) for child in children.read_text().split()] if children.exists() else []
         deadline = time.monotonic() + 5
         number = signal.SIGTERM
