@@ -22,6 +22,7 @@ files = importlib.import_module("ansible.module_utils.gpu_report.files")
 detection = importlib.import_module("ansible.module_utils.gpu_server.detection")
 proxmox_host = importlib.import_module("ansible.module_utils.gpu_host.proxmox")
 not_run = importlib.import_module("ansible.module_utils.gpu_host.probe.not_run")
+packed_facts = importlib.import_module("ansible.module_utils.gpu_checks.packed_facts")
 run_options = importlib.import_module("ansible.module_utils.gpu_checks.run_options")
 
 _MODES = ("auto", "true", "false")
@@ -52,6 +53,10 @@ class ActionModule(Facts):  # type: ignore[misc]
     """Ends at the first module that fails, with what was gathered before it."""
 
     def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        result: dict[str, Any] = packed_facts.pack_result(self._gather(tmp, task_vars))
+        return result
+
+    def _gather(self, tmp: Any, task_vars: dict[str, Any] | None) -> dict[str, Any]:
         result, args = self.begin_task(tmp, task_vars, _ARGUMENT_SPEC)
         # A playbook of somebody's own has tags and settings of its own, which are no fault.
         problems = args["own_run"] and run_options.find_problems(
