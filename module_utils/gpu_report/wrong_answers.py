@@ -6,6 +6,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from ..gpu_host.evidence import secrets
+
 _SHOWN = 60
 
 
@@ -35,6 +37,6 @@ def explain_wrong_answer(result: Mapping[str, Any]) -> str:
 
 
 def _show_beginning(printed: str) -> str:
-    """Data of the host: what of it can be read, on one line."""
-    readable = " ".join(re.sub(r"[^\x20-\x7e]+", " ", printed[:2000]).split())
+    """Data of the host: what of it can be read, on one line, without what looks like a secret."""
+    readable = str(secrets.redact_strings(" ".join(re.sub(r"[^\x20-\x7e]+", " ", printed[:2000]).split())))
     return "%s (%d characters in all)" % (readable[:_SHOWN] or "nothing that can be read", len(printed))

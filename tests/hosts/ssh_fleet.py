@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import rootfs
 
 ROOT = Path(__file__).resolve().parents[2]
-STATE = ROOT / ".test-hosts"
+STATE = Path(os.environ.get("GPU_TEST_HOSTS") or ROOT / ".test-hosts")
 RELEASE = "trixie"
 # Of the addresses for benchmarks (RFC 2544); each fleet has one of sixteen parts of it.
 _PARTS = 16
