@@ -3,6 +3,7 @@
 
     make bench                      # 100 recorded hosts, forks 25, on two processors
     make bench A='--hosts 25 --runs 1'
+    make bench A=scale              # 1 to 500 hosts, recorded and over SSH (benchmarks/scale.py)
 
 Times are wall-clock seconds of whole commands, the two run in turns so that a busy machine slows both; the ratio is
 taken from the medians. Memory is the largest resident set of any process of a run (the controller's), from the kernel.

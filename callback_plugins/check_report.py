@@ -73,6 +73,7 @@ installation = importlib.import_module("ansible.module_utils.gpu_checks.installa
 directories = importlib.import_module("ansible.module_utils.gpu_report.directories")
 keeping = importlib.import_module("ansible.module_utils.gpu_report.history.keeping")
 terminal = importlib.import_module("ansible.module_utils.gpu_report.terminal")
+wrong_answers = importlib.import_module("ansible.module_utils.gpu_report.wrong_answers")
 writers = importlib.import_module("ansible.module_utils.gpu_report.writers")
 
 EXIT_STATUS = 1
@@ -154,7 +155,8 @@ class CallbackModule(CallbackBase):
         if _name(result.task) == "run_checks":
             self._take(result)
         elif not ignore_errors and self._concerns(name) and not _says_verdict(result.task):
-            self._collector.failed(name, _message(result.result), step=result.task.get_name())
+            why = wrong_answers.explain_wrong_answer(result.result) or _message(result.result)
+            self._collector.failed(name, why, step=result.task.get_name())
 
     @_kept
     def v2_runner_on_unreachable(self, result: Any) -> None:

@@ -77,8 +77,11 @@ def main() -> int:
         "bench": ["python", "benchmarks/run.py", *arguments],
         "docs": ["python", "scripts/generate_docs.py", *arguments],
     }
+    scale = options.command == "bench" and arguments[:1] == ["scale"]
+    if scale:
+        commands["bench"] = ["python", "benchmarks/scale.py", *arguments[1:]]
     status = run_in(environment, commands[options.command])
-    if options.command == "bench":
+    if options.command == "bench" and not scale:
         status = run_in(environment, ["python", "benchmarks/mixed_fleet.py"]) or status
         status = run_in(environment, ["python", "benchmarks/probe.py"]) or status
     return status

@@ -1,22 +1,33 @@
 """The checks of a directory, as Ansible reads them: once a process, and in its children once more at most.
 
 The strategy imports the action plugins before it forks a worker for every host, so what is read on import is read once
-a run.
+a run. And what was found without fault is kept for the runs to come, in .cache/checks of the clone or the collection:
+to parse the files and to validate every expression in them takes 1.3 s, to read what was kept 0.05 s.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import hashlib
+import json
 import os
+import sys
+import tempfile
 from typing import Any
 
+import ansible.release
+import jinja2
 from ansible.parsing.dataloader import DataLoader
+from ansible.template import is_trusted_as_template, trust_as_template
 
-from . import check_files, installation
+from . import check_files, expressions, installation, rules
 
 OWN = str(installation.ROOT / "checks")
 # What a report says of a check, and no single result repeats.
 OF_THE_CHECK = ("title", "severity", "tags", "docs", "explains")
+KEPT = str(installation.ROOT / ".cache" / "checks")
+_KEPT_DIRECTORIES = 16  # of checks: those that were kept last
 
 
 def load_checks_cached(directory: str = OWN) -> list[check_files.Check]:
@@ -29,14 +40,125 @@ def load_checks_cached(directory: str = OWN) -> list[check_files.Check]:
 
 @functools.cache
 def _read(directory: str) -> list[check_files.Check] | check_files.ChecksError:
-    loader = DataLoader()
     try:
-        # "unsafe" is Ansible's word for "not copied", which takes as long as the reading.
-        return check_files.load_checks(
-            directory, lambda path: loader.load_from_file(path, cache="none", unsafe=True, trusted_as_template=True)
-        )
+        key = _find_key(directory)
+        kept = _read_kept(directory, key) if key else None
+        if kept is not None:
+            return kept
+        files = _parse_files(directory)
+        found = check_files.build_checks(files)
     except check_files.ChecksError as error:
         return error
+    if key:
+        _keep(directory, key, files)
+    return found
+
+
+def _parse_files(directory: str) -> dict[str, Any]:
+    loader = DataLoader()
+    # "unsafe" is Ansible's word for "not copied", which takes as long as the reading.
+    return check_files.read_files(
+        directory, lambda path: loader.load_from_file(path, cache="none", unsafe=True, trusted_as_template=True)
+    )
+
+
+def _find_key(directory: str) -> str:
+    """What the checks in `directory` and their validation depend on, as one number: their bytes, and the code that
+    reads them. Empty where something of it cannot be read, which the parser then tells of."""
+    digest = hashlib.sha256()
+    versions = (ansible.release.__version__, jinja2.__version__, sys.version, directory)
+    digest.update(repr(versions).encode())
+    code = [str(module.__file__) for module in (sys.modules[__name__], check_files, expressions, rules)]
+    try:
+        for path in (*check_files.find_files(directory), *code):
+            with open(path, "rb") as handle:
+                content = handle.read()
+            digest.update(b"%s\0%d\0%s" % (os.path.basename(path).encode(), len(content), content))
+    except OSError:
+        return ""
+    return digest.hexdigest()
+
+
+def _name_kept(directory: str) -> str:
+    return os.path.join(KEPT, hashlib.sha256(directory.encode()).hexdigest()[:16] + ".json")
+
+
+def _read_kept(directory: str, key: str) -> list[check_files.Check] | None:
+    """The checks that an earlier run kept; None where none did, of another content, or where somebody else could have.
+
+    What is kept becomes templates: it has to be of those who could write the checks themselves.
+    """
+    try:
+        with open(_name_kept(directory), "rb") as handle:
+            status = os.fstat(handle.fileno())
+            if status.st_uid not in (0, os.geteuid()) or status.st_mode & 0o022:
+                return None
+            kept = json.loads(handle.read())
+        if kept["key"] != key:
+            return None
+        expressions.take_expressions(kept["expressions"])
+        return check_files.make_checks(_trusted(kept["files"]))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def _keep(directory: str, key: str, files: dict[str, Any]) -> None:
+    """Keep `files`, which are without fault, for runs to come. Where that cannot be done, those read them anew."""
+    path = _name_kept(directory)
+    files = {name: check_files.restore_on_keys(items) for name, items in files.items()}
+    temporary = ""
+    # A full disk, a directory of somebody else: a run is never worse for it than without anything kept.
+    with contextlib.suppress(OSError, ValueError):
+        kept = {
+            "key": key,
+            "files": _plain_values(files),
+            "expressions": expressions.keep_expressions(check_files.prepare_conditions(files)),
+        }
+        os.makedirs(KEPT, exist_ok=True)
+        descriptor, temporary = tempfile.mkstemp(dir=KEPT, prefix=".new.")
+        with os.fdopen(descriptor, "w", encoding="utf-8") as handle:
+            json.dump(kept, handle)
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+        temporary = ""
+        _remove_oldest()
+    if temporary:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+
+
+def _remove_oldest() -> None:
+    kept = sorted((entry for entry in os.scandir(KEPT) if entry.is_file()), key=lambda entry: -entry.stat().st_mtime)
+    for entry in [entry for entry in kept if entry.path != _name_kept(OWN)][_KEPT_DIRECTORIES:]:
+        os.unlink(entry.path)
+
+
+def _plain_values(value: Any) -> Any:
+    """`value` as JSON holds it. ValueError where it is more than that: a text that is no template (`!unsafe`), a
+    secret."""
+    if isinstance(value, dict):
+        return {_plain_key(key): _plain_values(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain_values(item) for item in value]
+    if isinstance(value, str) and is_trusted_as_template(value):
+        return str(value)
+    if value is None or isinstance(value, (bool, int, float)):
+        return value
+    raise ValueError("%s is not kept" % type(value).__name__)
+
+
+def _plain_key(key: Any) -> str:
+    if not isinstance(key, str):
+        raise ValueError("a key that is %s is not kept" % type(key).__name__)
+    return str(key)
+
+
+def _trusted(value: Any) -> Any:
+    if isinstance(value, str):
+        return trust_as_template(value)
+    if isinstance(value, list):
+        return [_trusted(item) for item in value]
+    return {key: _trusted(item) for key, item in value.items()} if isinstance(value, dict) else value
 
 
 def load_definitions(directory: str) -> dict[str, dict[str, Any]]:

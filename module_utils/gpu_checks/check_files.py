@@ -50,6 +50,24 @@ def load_checks(directory: str, read: Callable[[str], Any], strict: bool = True)
     ChecksError names the faults. With `strict` false, `explains` may name checks that are not among them (a part of the
     checks).
     """
+    return build_checks(read_files(directory, read), strict)
+
+
+def read_files(directory: str, read: Callable[[str], Any]) -> dict[str, Any]:
+    """Path -> parsed content of every file of checks in `directory`. ChecksError names the one that cannot be read."""
+    files: dict[str, Any] = {}
+    for path in find_files(directory):
+        try:
+            files[path] = read(path)
+        except Exception as error:  # a YAML or reading error of the loader's own kind
+            raise ChecksError(
+                "%s:%s: %s" % (path, _line_of(error), getattr(error, "message", None) or error)
+            ) from error
+    return files
+
+
+def find_files(directory: str) -> list[str]:
+    """The paths of the files of checks in `directory`. ChecksError where there is none."""
     try:
         names = sorted(name for name in os.listdir(directory) if name.endswith((".yml", ".yaml")))
     except OSError as error:
@@ -58,16 +76,7 @@ def load_checks(directory: str, read: Callable[[str], Any], strict: bool = True)
         ) from error
     if not names:
         raise ChecksError("%s holds no *.yml: there is nothing to check." % directory)
-    files: dict[str, Any] = {}
-    for name in names:
-        path = os.path.join(directory, name)
-        try:
-            files[path] = read(path)
-        except Exception as error:  # a YAML or reading error of the loader's own kind
-            raise ChecksError(
-                "%s:%s: %s" % (path, _line_of(error), getattr(error, "message", None) or error)
-            ) from error
-    return build_checks(files, strict)
+    return [os.path.join(directory, name) for name in names]
 
 
 def _line_of(error: BaseException) -> int:
@@ -90,10 +99,18 @@ def build_checks(files: dict[str, Any], strict: bool = True) -> list[Check]:
         if len(faults) > _SHOWN:
             named.append("and %d more faults" % (len(faults) - _SHOWN))
         raise ChecksError("\n".join(named))
-    for items in files.values():
-        for item in items:
-            for _where, condition in _conditions_of(item):
-                expressions.prepare_expression(str(condition))
+    prepare_conditions(files)
+    return make_checks(files)
+
+
+def prepare_conditions(files: dict[str, Any]) -> list[str]:
+    """Read every condition of `files`, which are without fault: the texts that were read, and those of their parts."""
+    conditions = [condition for items in files.values() for item in items for _where, condition in _conditions_of(item)]
+    return [text for condition in conditions for text in expressions.prepare_expression(str(condition))]
+
+
+def make_checks(files: dict[str, Any]) -> list[Check]:
+    """The checks in `files` (path -> parsed content), which are without fault."""
     return [_check(item, path) for path, items in files.items() for item in items]
 
 

@@ -70,6 +70,7 @@ def evaluate_checks(
     judges = [_Judge(check, variables, asked) for check in checks]
     asked.ahead(condition for judge in judges for condition in judge.when())
     asked.ahead(condition for judge in judges for condition in judge.that())
+    asked.fill_ahead(text for judge in judges for text in judge.skip())
     results = [judge.result() for judge in judges]
     waivers.apply_waivers(waived, results)
     causes.fill_in_causes(results)
@@ -96,15 +97,21 @@ class _Judge:
 
     def that(self) -> list[Any]:
         """What of `that` can be, if the check applies and what it needs is known."""
-        try:
-            applies = all(self._decided(condition) for condition in self._check.when)
-        except (_Unknown, EvaluationError):
-            return []
         return (
             self._askable(self._check.that)
-            if applies and not any(self._lacks(path) for path in self._check.needs)
+            if self._applies_here() and not any(self._lacks(path) for path in self._check.needs)
             else []
         )
+
+    def skip(self) -> list[str]:
+        """Why the check does not apply, as its template; nothing where it does, or where that is unknown."""
+        return [self._check.skip] if self._check.skip and self._applies_here() is False else []
+
+    def _applies_here(self) -> bool | None:
+        try:
+            return all(self._decided(condition) for condition in self._check.when)
+        except (_Unknown, EvaluationError):
+            return None
 
     def _askable(self, conditions: Iterable[Any]) -> list[Any]:
         """Conditions without a null, whole, and of others the operands without one."""

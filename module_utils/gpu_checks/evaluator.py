@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 from ansible.errors import AnsibleError, AnsibleUndefinedVariable
@@ -94,6 +95,7 @@ class Asked:
     def __init__(self, evaluator: Evaluator) -> None:
         self._evaluator = evaluator
         self._known: dict[str, bool] = {}
+        self._texts: dict[str, str] = {}
 
     def ahead(self, expressions: Iterable[Any]) -> None:
         """Ask `expressions` together.
@@ -102,18 +104,29 @@ class Asked:
         """
         new = {str(expression): expression for expression in expressions if is_trusted_as_template(expression)}
         asked = [expression for text, expression in new.items() if text not in self._known]
-        for start in range(0, len(asked), _TOGETHER):
-            self._ask(asked[start : start + _TOGETHER])
+        for text, value in self._ask(asked):
+            if isinstance(value, bool):
+                self._known[text] = value
 
-    def _ask(self, expressions: list[Any]) -> None:
-        try:
-            values = self._evaluator.conditions(expressions)
-        except EvaluationError:
-            return  # one of them has no value: each will be asked alone
-        if len(values) == len(expressions):
-            self._known.update(
-                {str(expression): value for expression, value in zip(expressions, values) if isinstance(value, bool)}
-            )
+    def fill_ahead(self, templates: Iterable[str]) -> None:
+        """Fill in those of `templates` together that are one expression; the others are left for `text`."""
+        inner = {_find_expression(template): template for template in templates if is_trusted_as_template(template)}
+        inner.pop("", None)
+        for expression, value in self._ask([trust_as_template(expression) for expression in inner]):
+            if isinstance(value, str):
+                self._texts[str(inner[expression])] = str(value).strip()
+
+    def _ask(self, expressions: list[Any]) -> Iterator[tuple[str, Any]]:
+        """The text and the value of `expressions`, without the groups in which one has no value: each of those will be
+        asked alone."""
+        for start in range(0, len(expressions), _TOGETHER):
+            group = expressions[start : start + _TOGETHER]
+            try:
+                values = self._evaluator.conditions(group)
+            except EvaluationError:
+                continue
+            if len(values) == len(group):
+                yield from zip(map(str, group), values)
 
     def condition(self, expression: Any) -> bool:
         text = str(expression)
@@ -122,4 +135,14 @@ class Asked:
         return self._known[text]
 
     def text(self, template: str) -> str:
-        return self._evaluator.text(template)
+        known = self._texts.get(str(template)) if is_trusted_as_template(template) else None
+        return self._evaluator.text(template) if known is None else known
+
+
+def _find_expression(template: str) -> str:
+    """What stands between the braces of a template that is ``{{ one expression }}``; empty for any other."""
+    text = template.strip()
+    inner = text[2:-2]
+    if not (text.startswith("{{") and text.endswith("}}")) or re.search(r"[{][{%#]|[}%#][}]|^[-+]|[-+]$", inner):
+        return ""
+    return inner.strip()

@@ -10,7 +10,7 @@ or …`).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -54,9 +54,19 @@ class Reads:
     defaulted: tuple[tuple[str, ...], ...] = ()
 
 
-@cache
+# What is known of every expression that was read so far, by its text.
+_READS: dict[str, Reads] = {}
+_SPLIT: dict[str, tuple[str, list[str]]] = {}
+
+
 def find_reads(expression: str) -> Reads:
     """What `expression` reads. ValueError (with the reason) where it is no Jinja expression."""
+    if expression not in _READS:
+        _READS[expression] = _find_reads(expression)
+    return _READS[expression]
+
+
+def _find_reads(expression: str) -> Reads:
     # Nothing, and ")(", are expressions between brackets only; "x }}{{ y" is one only without.
     if not any(kind != "whitespace" for _depth, kind, _word in _lexemes(expression)):
         raise ValueError("Expected an expression")
@@ -80,13 +90,35 @@ def _parse(text: str) -> nodes.Template:
         raise ValueError(error.message or "syntax error") from error
 
 
-def prepare_expression(expression: str) -> None:
-    """Read `expression` and its parts now, so that the workers that are forked later need not."""
+def prepare_expression(expression: str) -> list[str]:
+    """Read `expression` and its parts now, so that the workers that are forked later need not: the texts read."""
     find_reads(expression)
     operator, operands = split_expression(expression)
-    if operator != "leaf":
-        for operand in operands:
-            prepare_expression(operand)
+    parts = [part for operand in operands for part in prepare_expression(operand)] if operator != "leaf" else []
+    return [expression, *parts]
+
+
+def keep_expressions(texts: Iterable[str]) -> dict[str, list[Any]]:
+    """What is known of `texts`, as JSON holds it, for `take_expressions` of another run."""
+    return {
+        text: [
+            *([list(path) for path in paths] for paths in (reads.paths, reads.unguarded, reads.defaulted)),
+            list(reads.strangers),
+            *split_expression(text),
+        ]
+        for text, reads in ((text, find_reads(text)) for text in texts)
+    }
+
+
+def take_expressions(kept: dict[str, list[Any]]) -> None:
+    """Know of expressions what `keep_expressions` gave."""
+    for text, (paths, unguarded, defaulted, strangers, operator, operands) in kept.items():
+        _READS[text] = Reads(_tuples(paths), _tuples(unguarded), tuple(strangers), _tuples(defaulted))
+        _SPLIT[text] = operator, operands
+
+
+def _tuples(paths: Iterable[list[str]]) -> tuple[tuple[str, ...], ...]:
+    return tuple(tuple(path) for path in paths)
 
 
 _ASKS_WHETHER_DEFINED = re.compile(r"\bis\s+(not\s+)?(un)?defined\b|\|\s*d(efault)?\s*\(")
@@ -188,12 +220,17 @@ def look_up_path(variables: Any, path: tuple[str, ...]) -> Any:
     return value
 
 
-@cache
 def split_expression(expression: str) -> tuple[str, list[str]]:
     """The outermost operator of `expression` and its operands:
 
     ('or' | 'and' | 'not', [...]) or ('leaf', [expression]).
     """
+    if expression not in _SPLIT:
+        _SPLIT[expression] = _split_expression(expression)
+    return _SPLIT[expression]
+
+
+def _split_expression(expression: str) -> tuple[str, list[str]]:
     lexemes = _lexemes(expression)
     lexemes = _without_outer_parentheses(lexemes)
     if any(depth == 0 and word == "if" for depth, _kind, word in lexemes):

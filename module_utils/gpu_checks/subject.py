@@ -10,6 +10,7 @@ from ..gpu_host.measured import agreement
 from ..gpu_host.probe.bad_pairs import find_common_ground
 from ..gpu_host.proxmox import select_guest
 from .check_files import Check, suggest_name
+from .packed_facts import unpack_facts
 from .served_group import find_generating_host
 
 Facts = dict[str, Any]
@@ -23,7 +24,7 @@ HANDED_IN_HYPERVISOR = "its Proxmox host"
 
 def build_subject(task_vars: Facts, template: Callable[[Any], Any]) -> Facts:
     """The facts as the checks see them. ValueError where gpu_facts has not run on this host."""
-    facts = task_vars.get("ansible_facts") or {}
+    facts = unpack_facts(task_vars.get("ansible_facts"))
     if not isinstance(facts.get("gpu_host"), dict):
         raise ValueError("There are no facts of this host: run the gpu_facts module before run_checks.")
     result = make_host(facts)
@@ -43,9 +44,11 @@ def build_subject(task_vars: Facts, template: Callable[[Any], Any]) -> Facts:
     others = result["inventory"]["serves_with"]
     if others:
         here = {name for name in others if name in hostvars and (in_run is None or name in in_run)}
-        seen = {name: hostvars.raw_get(name).get("ansible_facts") or {} if name in here else None for name in others}
+        seen = {
+            name: unpack_facts(hostvars.raw_get(name).get("ansible_facts")) if name in here else None for name in others
+        }
         result["inventory"]["generated_from"] = find_generating_host({own: facts, **seen})
-    other = (hostvars.raw_get(named).get("ansible_facts") or {}) if named and named in hostvars else None
+    other = unpack_facts(hostvars.raw_get(named).get("ansible_facts")) if named and named in hostvars else None
     known = set(hostvars) if other is None and named else set()
     result["inventory"].update(look_at_hypervisor(own, (named, vmid), other, known, in_run))
     if other is not None and isinstance(other.get("proxmox"), dict) and named != own:

@@ -18,6 +18,7 @@ Facts: Any = action_loader.get("gpu_facts", class_only=True)  # which puts our m
 between_hosts = importlib.import_module("ansible.module_utils.gpu_host.probe.between_hosts")
 host_ranks = importlib.import_module("ansible.module_utils.gpu_host.probe.host_ranks")
 p2p_probe = importlib.import_module("ansible.module_utils.gpu_host.p2p_probe")
+packed_facts = importlib.import_module("ansible.module_utils.gpu_checks.packed_facts")
 errors_of = importlib.import_module("ansible.module_utils.gpu_host.evidence.errors")
 worker_run = importlib.import_module("ansible.module_utils.gpu_host.probe.worker_run")
 
@@ -65,7 +66,8 @@ class ActionModule(Facts):  # type: ignore[misc]
 
     def _facts_of(self, host: str) -> dict[str, Any]:
         variables = self._vars if host == self._host else self._vars["hostvars"].raw_get(host)
-        return dict(variables.get("ansible_facts") or {})
+        found: dict[str, Any] = packed_facts.unpack_facts(variables.get("ansible_facts"))
+        return found
 
     def _plan(self) -> dict[str, Any]:
         """The same on every host, because it is made of the same answers."""

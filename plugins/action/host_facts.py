@@ -19,6 +19,7 @@ anonymiser = importlib.import_module("ansible.module_utils.gpu_host.evidence.ano
 describer = importlib.import_module("ansible.module_utils.gpu_host.evidence.describe_bundle")
 files = importlib.import_module("ansible.module_utils.gpu_report.files")
 every_kind = importlib.import_module("ansible.module_utils.gpu_gather.every_kind")
+packed_facts = importlib.import_module("ansible.module_utils.gpu_checks.packed_facts")
 run_options = importlib.import_module("ansible.module_utils.gpu_checks.run_options")
 
 # Of the action, beside those of the facts.
@@ -40,6 +41,10 @@ class ActionModule(Facts):  # type: ignore[misc]
     """Ends at the first kind of facts that fails, with what was gathered before it."""
 
     def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        result: dict[str, Any] = packed_facts.pack_result(self._answer(tmp, task_vars))
+        return result
+
+    def _answer(self, tmp: Any, task_vars: dict[str, Any] | None) -> dict[str, Any]:
         result, args = self.begin_task(tmp, task_vars, _ARGUMENT_SPEC)
         # A playbook of somebody's own has tags and settings of its own, which are no fault.
         problems = args["own_run"] and run_options.find_problems(

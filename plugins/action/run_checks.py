@@ -36,6 +36,7 @@ check_files, engine, evaluator, guest_cards, check_cache, subject, unproven, ver
         )
     ),
 )
+packed_facts = _ours("gpu_checks.packed_facts")
 digest = _ours("gpu_report.digest")
 baseline_files = _ours("gpu_report.baseline_files")
 features = _ours("gpu_compare.features")
@@ -125,7 +126,8 @@ class ActionModule(Base):  # type: ignore[misc]
 
     def _add_findings_on_cards(self, host: dict[str, Any], every: list[Any], task_vars: dict[str, Any]) -> None:
         """What the same checks find on the Proxmox host about the cards of this guest."""
-        facts = task_vars["hostvars"].raw_get(host["hypervisor"]["name"]).get("ansible_facts") or {}
+        seen_from = task_vars["hostvars"].raw_get(host["hypervisor"]["name"])
+        facts = packed_facts.unpack_facts(seen_from.get("ansible_facts"))
         seen = None
         if isinstance(facts.get("gpu_host"), dict):
             seen = subject.make_host(facts)
