@@ -46,6 +46,7 @@ action_loader.get("gpu_host_action", class_only=True)  # which puts our module_u
 collector = importlib.import_module("ansible.module_utils.gpu_report.collector")
 installation = importlib.import_module("ansible.module_utils.gpu_checks.installation")
 directories = importlib.import_module("ansible.module_utils.gpu_report.directories")
+host_failures = importlib.import_module("ansible.module_utils.gpu_report.host_failures")
 terminal = importlib.import_module("ansible.module_utils.gpu_report.terminal")
 writers = importlib.import_module("ansible.module_utils.gpu_report.writers")
 
@@ -135,7 +136,8 @@ class CallbackModule(CallbackBase):
         name = result.host.get_name()
         if self._concerns(name):
             step = result.task.get_name() if self._collector.judged(name) else ""
-            self._collector.failed(name, _message(result.result), unreachable=True, step=step)
+            why = host_failures.explain_unreachable(result.result)
+            self._collector.failed(name, why, unreachable=True, step=step)
 
     def _concerns(self, host: str) -> bool:
         """Whether a failure leaves the host without a verdict: one that was to be judged, or was judged before."""
@@ -246,7 +248,7 @@ def _tasks(block: Any) -> list[Any]:
 
 
 def _message(result: dict[str, Any]) -> str:
-    return " ".join(str(result.get("msg") or result.get("module_stderr") or "").split())
+    return str(host_failures.explain_failure(result))
 
 
 def _shown(path: str) -> str:

@@ -130,7 +130,8 @@ def _gather(evidence: Evidence, params: dict[str, Any], errors: Errors) -> dict[
         params = {**params, **_of_pieces(pieces, evidence)}
     facts = _process_facts(evidence, params, table or processes.Table(), errors)
     unread = table is None or bool(table.unread)
-    if params.get("only_if_found") and not (facts["process"] or facts["silent"] or facts["unit"]):
+    hidden = bool(table and table.hidden)
+    if params.get("only_if_found") and not (facts["process"] or facts["silent"] or facts["unit"] or hidden):
         evidence.abandon()
         return None
     engine = engines.ENGINES.get(facts["engine"] or "")

@@ -30,6 +30,7 @@ if _OURS.is_dir() and str(_OURS) not in ansible.module_utils.__path__:
 
 apt_parsing = importlib.import_module("ansible.module_utils.gpu_provision.apt_parsing")
 installation = importlib.import_module("ansible.module_utils.gpu_checks.installation")
+host_failures = importlib.import_module("ansible.module_utils.gpu_report.host_failures")
 display = Display()
 FIRST_LOOK_SECONDS, LAST_LOOK_SECONDS = 0.3, 5.0
 TAIL_BYTES = 6000
@@ -57,6 +58,8 @@ class ActionModule(ActionBase):
         """Run a module: one of ours is named by one word, whether it stands in a clone or in a collection."""
         name = installation.qualify_name(module_name) if module_name else None
         answer: dict[str, Any] = super()._execute_module(name, *args, **more)
+        if answer.get("failed") and answer.get("_ansible_parsed") is False:  # it did not come to its end
+            answer["msg"] = host_failures.explain_failure(answer)
         return answer
 
     def show_line(self, text: str) -> None:
