@@ -72,7 +72,7 @@ def _kept(method: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(method)
     def wrapper(self: Any, *args: Any, **kwargs: Any) -> None:
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
         try:
             method(self, *args, **kwargs)
         except Exception as error:
@@ -81,6 +81,24 @@ def _kept(method: Callable[..., None]) -> Callable[..., None]:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     return wrapper
+
+
+def _end_as_by_ctrl_c() -> None:
+    """SIGTERM (systemd, a scheduler, a job's time limit) and SIGHUP (the terminal is gone) end a run as Ctrl-C does:
+
+    its workers end, and what is known by then is reported. By itself Ansible ends at once, without a word.
+    """
+    of_ansible = signal.getsignal(signal.SIGTERM)
+
+    def interrupt(number: int, frame: Any) -> None:
+        signal.signal(number, signal.SIG_DFL)  # the second one ends it at once
+        if callable(of_ansible):
+            of_ansible(signal.SIGINT, frame)
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, interrupt)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # otherwise nohup
+        signal.signal(signal.SIGHUP, interrupt)
 
 
 class CallbackModule(CallbackBase):
@@ -160,6 +178,8 @@ class CallbackModule(CallbackBase):
             return
         self._validating = True
         atexit.register(self._at_exit, os.getpid())
+        with contextlib.suppress(ValueError):  # not the main thread: somebody's own program runs the playbook
+            _end_as_by_ctrl_c()
         self._in_use = directories.take_directory(self._directory())
         if self._in_use is directories.TAKEN:
             moment = time.strftime("%Y%m%d-%H%M%S", time.gmtime(self._began))

@@ -127,7 +127,7 @@ from ansible.module_utils.gpu_host import p2p_probe
 from ansible.module_utils.gpu_host.evidence import fact_module
 from ansible.module_utils.gpu_host.evidence.errors import Errors
 from ansible.module_utils.gpu_host.evidence.interface import Evidence
-from ansible.module_utils.gpu_host.probe import all_reduce, between_hosts, engine_all_reduce
+from ansible.module_utils.gpu_host.probe import all_reduce, between_hosts, engine_all_reduce, one_at_a_time
 from ansible.module_utils.gpu_host.probe.worker_run import ProbeEvidence
 
 # So that Ansible sends the child's package along.
@@ -156,7 +156,8 @@ def facts(evidence: Evidence, params: dict) -> dict:
 
     def gather(seen: Evidence) -> dict:
         errors = Errors("probe")
-        found = p2p_probe.gather(seen, params, errors, getattr(evidence, "only_initialise", None))
+        restrict, taken = getattr(evidence, "only_initialise", None), getattr(evidence, "taken", None)
+        found = p2p_probe.gather(seen, params, errors, restrict, taken)
         return {**found, "errors": errors.entries}
 
     return fact_module.build_result("p2p_facts", "p2p_probe", evidence, params, gather)
@@ -175,6 +176,7 @@ def live(params: dict) -> ProbeEvidence:
     if params["between_hosts"]:
         options["between_hosts"] = True
     evidence = ProbeEvidence(options, params["time_limit"], unanswered=params["unanswered"])
+    evidence.taken = one_at_a_time.take_turn()
     environment = {str(name): str(value) for name, value in params["environment"].items()}
     evidence.commands[all_reduce.COLLECTIVE_COMMAND] = all_reduce.make_command(
         params["nccl_library"], params["python"], environment

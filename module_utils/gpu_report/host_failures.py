@@ -19,7 +19,7 @@ _NO_ANSWER = "Module result deserialization failed"
 _ANSIBLE_SAYS: tuple[tuple[str, str], ...] = (
     (
         r"The module interpreter '([^']*)' was not found",
-        "the host has no Python at {1}. Install Python 3.9 or newer there, or name one with ansible_python_interpreter.",
+        "the host has no Python at {1}. Install Python 3.9 or newer, or name one with ansible_python_interpreter.",
     ),
     (r"Python 3\.9 or newer is needed[^\n]*", "{0}. Name a newer one with ansible_python_interpreter."),
     (
@@ -40,8 +40,8 @@ _ANSIBLE_SAYS: tuple[tuple[str, str], ...] = (
 _HOST_SAYS: tuple[tuple[str, str], ...] = (
     (
         r"No usable temporary directory found in (\[.*?\])",
-        "the host has no directory for temporary files that can be written ({1}): its disk is full or read-only, or they "
-        "are not there. Look with df -h, df -i and ls -ld /tmp on the host.",
+        "the host has no directory for temporary files that can be written ({1}): its disk is full or read-only, or "
+        "they are not there. Look with df -h, df -i and ls -ld /tmp on the host.",
     ),
     (
         r"No space left on device|Disk quota exceeded",
@@ -54,7 +54,7 @@ _HOST_SAYS: tuple[tuple[str, str], ...] = (
     ),
     (
         r"future feature annotations is not defined",
-        "the host's Python is older than 3.7, too old: 3.9 or newer is needed. Name one with ansible_python_interpreter.",
+        "the host's Python is older than 3.7: 3.9 or newer is needed. Name one with ansible_python_interpreter.",
     ),
     (
         r"error while loading shared libraries: [^\n]*",
@@ -62,8 +62,8 @@ _HOST_SAYS: tuple[tuple[str, str], ...] = (
     ),
     (
         r"(?:[^\n]* is not in the sudoers file|user [^\n]* is not allowed to execute)[^\n]*",
-        "sudo on the host does not let this user become root ({0}). Let it, or leave out -b: what only root may read is "
-        "unknown then.",
+        "sudo on the host does not let this user become root ({0}). Let it, or leave out -b: what only root may read "
+        "is unknown then.",
     ),
     (
         r"\b(sudo|doas|su|dzdo|pbrun|ksu): (?:command )?not found",

@@ -17,7 +17,7 @@ from .containers import cgroups
 from .engines import Engine
 from .launch import WRAPPERS
 
-FIRST = "1"  # there on every system, and shown unless /proc is mounted with hidepid=invisible (proc(5))
+FIRST = 1  # there on every system, and shown unless /proc is mounted with hidepid=invisible (proc(5))
 TICKS_A_SECOND = 100  # USER_HZ, the unit of /proc/PID/stat; 100 wherever NVIDIA's driver runs
 COMPILERS = frozenset(
     {"nvcc", "cicc", "ptxas", "fatbinary", "cudafe++", "ninja", "cc1plus", "nvlink", "c++", "g++", "ptxas_cl"}
@@ -53,9 +53,9 @@ def read_processes(evidence: Evidence, errors: Errors) -> Table | None:
         return None
     boot = read_boot_time(evidence, errors)
     found = Table()
-    if FIRST not in listing.entries:
-        errors.add("/proc", "shows no process %s: the mount option hidepid hides those of other users" % FIRST)
-        found.unread.append(int(FIRST))
+    if str(FIRST) not in listing.entries:
+        errors.add("/proc", "shows no process %d: the mount option hidepid hides those of other users" % FIRST)
+        found.unread.append(FIRST)
         found.hidden = True
     for pid in filter(None, (values.whole_number(name) for name in listing.entries if values.is_digits(name))):
         reading = evidence.read("/proc/%d/stat" % pid, 4096)

@@ -46,6 +46,7 @@ cd "$1" && eval "$3" && exec chroot "$1" /usr/sbin/sshd -D -e -f /etc/ssh/sshd_o
 """ % "\n".join(
     'mknod -m 666 "$1/dev/%s" c 1 %d' % node for node in _NODES.items()
 )  # fmt: skip
+_SSH = ("StrictHostKeyChecking=no", "UserKnownHostsFile=/dev/null", "LogLevel=ERROR", "ConnectTimeout=5")
 _SSHD = """
 Port {port}
 ListenAddress 127.0.0.1
@@ -161,7 +162,7 @@ class FaultyHost:
 
     def describe_connection(self) -> dict[str, Any]:
         """The variables of the host in an inventory."""
-        ssh = "-F none -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o LogLevel=ERROR -o ConnectTimeout=5"
+        ssh = " ".join(["-F none", *("-o " + option for option in _SSH)])
         return {
             "ansible_host": "127.0.0.1",
             "ansible_port": self.port,

@@ -9,6 +9,7 @@ from typing import Any, Callable
 from ansible.module_utils.basic import AnsibleModule
 
 from . import bundle as bundles
+from . import caller
 from .interface import Evidence
 from .live import LiveEvidence
 from .noting import NotingEvidence
@@ -56,8 +57,16 @@ def run_module(
     A ValueError is the user's to mend.
     """
     module = AnsibleModule(argument_spec=arguments, supports_check_mode=True)
+    caller.end_with_caller()
     try:
         evidence = bundles.load_bundle(module.params["bundle"]) if module.params["bundle"] else live(module.params)
-        module.exit_json(**facts(evidence, module.params))
+        try:
+            found = facts(evidence, module.params)
+        except KeyboardInterrupt:
+            caller.end_children()
+            raise
+        finally:
+            evidence.abandon()
+        module.exit_json(**found)
     except ValueError as error:
         module.fail_json(msg=str(error))
