@@ -38,6 +38,7 @@ from .containers.inside import InsideEvidence
 from .engines import Engine
 from .log import log_reader, log_source
 
+OWN_LINES_WITHIN_S = 60.0  # a server that writes a log has written a line by then
 ZONE_COMMAND = ("date", "+%z")
 LOOSE_LOG, LOOSE_PORT = "/loose/server.log", 8000  # as gpu_host/loose/of_servers.py names them
 COMMANDS = (
@@ -407,12 +408,32 @@ def _read_log(
         kind=source["kind"],
         path=source["path"],
         available=_is_available(source, known),
-        gap=source["gap"],
+        gap=source["gap"] or _is_all_older(source, log, facts["process"], errors),
         rotated=source["rotated"],
-        age_s=round(max(0.0, evidence.now() - written), 1) if written is not None else None,
+        age_s=_measure_silence(evidence.now(), written, facts["process"]),
         **log_source.name_commands(source, facts["container"]),
     )
     facts["log"] = log
+
+
+def _measure_silence(now: float, written: float | None, process: dict[str, Any] | None) -> float | None:
+    """Seconds since the last line; None where it is of the future, as after the clock was set back.
+
+    Not longer than the process runs, which is known by the uptime: a clock that was set forward makes lines old.
+    """
+    age = log_reader.measure_age(now, written)
+    runs_for = (process or {}).get("age_s")
+    return age if age is None or runs_for is None else round(min(age, max(0.0, runs_for)), 1)
+
+
+def _is_all_older(source: dict[str, Any], log: dict[str, Any], process: dict[str, Any] | None, errors: Errors) -> bool:
+    """Whether no line is of this start of a server that has run for a while."""
+    runs_for = (process or {}).get("age_s") or 0.0
+    if log["lines"] or not (source["text"] or "").strip() or runs_for < OWN_LINES_WITHIN_S:
+        return False
+    why = "every line is older than the start of the server: it is another's, or the clock was changed since"
+    errors.add(source["path"] or source["kind"] or "the log", why)
+    return True
 
 
 def _find_log_source(

@@ -8,6 +8,7 @@ off. Needs root and what the other test hosts need; the programs on the host are
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import signal
@@ -15,15 +16,20 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 import machine
 import make_hosts
 import rootfs
 
+ROOT = Path(__file__).resolve().parents[2]
+PLAYBOOK = str(Path(sys.executable).parent / "ansible-playbook")
 USER, USER_ID = "ordinary", 1000
 # In place of nvidia-smi. As it answers on a host that has the driver and no GPU.
 NO_DEVICES = "#!/bin/sh\necho 'No devices were found'\nexit 6\n"
@@ -174,3 +180,37 @@ class FaultyHost:
             "host_validation_server": "false",
             **self.variables,
         }
+
+
+@dataclass
+class Run:
+    rc: int
+    text: str
+    report: dict[str, Any]
+
+
+def validate(directory: Path, hosts: list[FaultyHost], *arguments: str, **more: dict[str, Any]) -> Run:
+    """`validate.yml`, as a user runs it; `more`: other hosts of the inventory."""
+    variables = {**{host.name: host.describe_connection() for host in hosts}, **more}
+    inventory = directory / "hosts.yml"
+    inventory.write_text(yaml.safe_dump({"all": {"hosts": variables}}))
+    environment = dict(os.environ, ANSIBLE_NOCOLOR="1", LC_ALL="C.UTF-8", ANSIBLE_HOME=str(directory / "home"))
+    environment["GPU_HOST_REPORTS_DIR"] = str(directory / "reports")
+    ran = subprocess.run(
+        [PLAYBOOK, "validate.yml", "-i", str(inventory), *arguments], cwd=ROOT, env=environment, timeout=300,
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    text = " ".join((ran.stdout + ran.stderr).split())
+    return Run(ran.returncode, text, json.loads((directory / "reports/report.json").read_text()))
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 30) -> bool:
+    until = time.monotonic() + seconds
+    while time.monotonic() < until and not condition():
+        time.sleep(0.2)
+    return condition()
+
+
+def is_clean(host: FaultyHost) -> bool:
+    """Nothing runs on the host, and nothing lies there, that a run would have brought."""
+    return not host.list_processes() and not host.look("ls -A /tmp /var/tmp | grep -i ansible").strip()

@@ -5,28 +5,19 @@ docs/faults.md lists them.
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "hosts"))
 
-import faulty_host
-import make_hosts
-from faulty_host import USER, FaultyHost
+from faulty_host import NO_DEVICES, USER, FaultyHost, Run, is_clean, validate, wait_until
 
 pytestmark = [pytest.mark.hosts, pytest.mark.xdist_group("faulty_hosts")]
-PLAYBOOK = str(Path(sys.executable).parent / "ansible-playbook")
 FILL = "mount -t tmpfs -o size=%s,mode=1777 tmpfs %s; dd if=/dev/zero of=%s/fill bs=4k 2>/dev/null || true; "
 BECOME = {"ansible_become": True}
 # A Python that says that it is older: the oldest that Ansible itself takes on a host, where it takes one that we do not.
@@ -87,69 +78,13 @@ FAULTS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
 UNREACHABLE = {"connection-cut", "power-cut"}
 
 
-@dataclass
-class Run:
-    rc: int
-    text: str
-    report: dict[str, Any]
-
-
-@pytest.fixture(scope="module")
-def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., FaultyHost]]:
-    """`hosts(name, **how it is made)` starts one; all go when the tests of this file have ended."""
-    reason = make_hosts.why_not()
-    if reason:
-        pytest.skip(reason)
-    made: list[FaultyHost] = []
-    directory = tmp_path_factory.mktemp("hosts")
-
-    def start(name: str, files: dict[str, str] | None = None, **how: Any) -> FaultyHost:
-        host = FaultyHost(name, directory / name, **how)
-        made.append(host)
-        host.make()
-        for path, text in (files or {}).items():
-            host.write(path, text)
-        host.start()
-        return host
-
-    yield start
-    for host in made:
-        host.remove()
-
-
-def validate(directory: Path, hosts: list[FaultyHost], *arguments: str, **more: dict[str, Any]) -> Run:
-    """`validate.yml`, as a user runs it; `more`: other hosts of the inventory."""
-    variables = {**{host.name: host.describe_connection() for host in hosts}, **more}
-    inventory = directory / "hosts.yml"
-    inventory.write_text(yaml.safe_dump({"all": {"hosts": variables}}))
-    environment = dict(os.environ, ANSIBLE_NOCOLOR="1", LC_ALL="C.UTF-8", ANSIBLE_HOME=str(directory / "home"))
-    environment["GPU_HOST_REPORTS_DIR"] = str(directory / "reports")
-    ran = subprocess.run(
-        [PLAYBOOK, "validate.yml", "-i", str(inventory), *arguments], cwd=ROOT, env=environment, timeout=300,
-        stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    text = " ".join((ran.stdout + ran.stderr).split())
-    return Run(ran.returncode, text, json.loads((directory / "reports/report.json").read_text()))
-
-
-def wait_until(condition: Callable[[], bool], seconds: float = 30) -> bool:
-    until = time.monotonic() + seconds
-    while time.monotonic() < until and not condition():
-        time.sleep(0.2)
-    return condition()
-
-
-def is_clean(host: FaultyHost) -> bool:
-    """Nothing runs on the host, and nothing lies there, that a run would have brought."""
-    return not host.list_processes() and not host.look("ls -A /tmp /var/tmp | grep -i ansible").strip()
-
-
 @pytest.fixture(scope="module")
 def fleet(
-    hosts: Callable[..., FaultyHost], tmp_path_factory: pytest.TempPathFactory
+    faulty_hosts: Callable[..., FaultyHost], tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[dict[str, FaultyHost], Run]:
     made = {
-        name: hosts(name, OLD_PYTHON if name == "python-old" else None, **how) for name, (how, _says) in FAULTS.items()
+        name: faulty_hosts(name, OLD_PYTHON if name == "python-old" else None, **how)
+        for name, (how, _says) in FAULTS.items()
     }
     return made, validate(tmp_path_factory.mktemp("fleet"), list(made.values()), "--tags", "driver,system")
 
@@ -182,13 +117,14 @@ def test_the_run_as_a_whole(fleet: tuple[dict[str, FaultyHost], Run]) -> None:
     assert ready == {name for name, (_how, says) in FAULTS.items() if not says}
 
 
+@pytest.mark.long
 def test_a_host_that_is_back_is_validated(fleet: tuple[dict[str, FaultyHost], Run], tmp_path: Path) -> None:
     """After a cut connection and after a power cut, with nothing done but waiting."""
     made, _run = fleet
     back = [made[name] for name in UNREACHABLE]
     for host in back:
         host.stop()
-        host.write("/usr/bin/nvidia-smi", faulty_host.NO_DEVICES)
+        host.write("/usr/bin/nvidia-smi", NO_DEVICES)
         host.start()
     run = validate(tmp_path, back, "--tags", "driver")
     assert run.rc == 0 and run.report["ready"] is True, run.text
