@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import errno
 import gzip
 import importlib
@@ -29,6 +28,8 @@ from .conftest import HOSTS, ROOT
 
 worker_run = importlib.import_module("ansible.module_utils.gpu_host.probe.worker_run")
 UNANSWERED = "Module result deserialization failed: No start of json char found"
+TRACEBACK = 'Traceback (most recent call last):\n  File "<stdin>", line 266, in <module>\n'
+TOO_OLD = "ansible-core requires a minimum of Python version 3.9. Current version: 3.7.16 (default, May  9 2026)"
 YEAR_S = 365 * 86400
 
 
@@ -45,20 +46,18 @@ YEAR_S = 365 * 86400
             ["does not let this user become root", "bob is not in the sudoers file"],
         ),
         (
-            {"msg": UNANSWERED, "module_stderr": "Traceback (most recent call last):\n  x\nOSError: [Errno 28] No space "
-             "left on device"},
+            {"msg": UNANSWERED, "module_stderr": TRACEBACK + "OSError: [Errno 28] No space left on device"},
             ["a disk of the host is full", "make room"],
         ),
         ({"msg": UNANSWERED, "module_stderr": "OSError: [Errno 122] Disk quota exceeded"}, ["Disk quota exceeded"]),
-        ({"msg": UNANSWERED, "module_stderr": "OSError: [Errno 30] Read-only file system: '/tmp/x'"}, ["findmnt -O ro"]),
+        ({"msg": UNANSWERED, "module_stderr": "OSError: [Errno 30] Read-only file system: '/x'"}, ["findmnt -O ro"]),
         ({"msg": UNANSWERED, "module_stdout": "pam_nologin: The system is booting up"}, ["refuses logins"]),
         (
-            {"msg": "Task failed: Module failed: ansible-core requires a minimum of Python version 3.9. Current version: "
-             "3.7.16 (default)"},
+            {"msg": "Task failed: Module failed: " + TOO_OLD},
             ["the host's Python is 3.7.16, too old"],
         ),
         (
-            {"msg": UNANSWERED, "rc": 1, "module_stderr": "Traceback (most recent call last):\n  File x\nKeyError: 'a'"},
+            {"msg": UNANSWERED, "rc": 1, "module_stderr": TRACEBACK + "KeyError: 'a'"},
             ["exit status 1", "KeyError: 'a'"],
         ),
         ({"msg": UNANSWERED, "rc": 1, "module_stderr": "login: --api-key=sk-abcdefghijklmnopqrstu"}, ["exit status 1"]),
@@ -75,7 +74,9 @@ def test_a_module_that_gave_no_answer(result: dict[str, Any], words: list[str]) 
 
 
 def test_a_long_message_of_a_module_is_left_as_it_is() -> None:
-    message = "apt failed: E: Write error - write (28: No space left on device) E: The package lists could not be parsed"
+    message = (
+        "apt failed: E: Write error - write (28: No space left on device) E: The package lists could not be parsed"
+    )
     assert host_failures.explain_failure({"msg": message}) == message
 
 
@@ -111,17 +112,17 @@ def test_an_older_python_is_refused_before_it_fails_at_something(package: str) -
 
 # Disks and files
 def test_no_disk_is_needed_for_what_programs_print(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of two million bytes none is missing, and no file of a directory was opened for them."""
+    """Of 200000 bytes none is missing, and no file of a directory was opened for them."""
 
     def full(*_arguments: Any, **_more: Any) -> Any:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(commands.tempfile, "TemporaryFile", full)
-    program = (sys.executable, "-S", "-c", "print('x' * 1999999)")
+    program = (sys.executable, "-S", "-c", "print('x' * 199999)")
     begun = commands.Command.begin(program, 30)
     assert isinstance(begun, commands.Command)
     outcome = begun.finish()
-    assert outcome.succeeded and len(outcome.stdout) == 2000000
+    assert outcome.succeeded and len(outcome.stdout) == 200000
 
     monkeypatch.setattr(commands.os, "memfd_create", full)
     refused = commands.Command.begin(program, 30)
@@ -140,7 +141,9 @@ def test_a_probe_without_a_place_for_its_files_is_unknown() -> None:
 
 
 def test_what_a_killed_run_was_writing_is_removed_by_the_next(tmp_path: Path) -> None:
-    left, young, other = (tmp_path / name for name in (".report.json.ab12_xyz", ".report.json.cd34_xyz", ".report.json"))
+    left, young, other = (
+        tmp_path / name for name in (".report.json.ab12_xyz", ".report.json.cd34_xyz", ".report.json")
+    )
     for path in (left, young, other):
         path.write_text("half")
     for path in (left, other):
@@ -210,10 +213,11 @@ def look_after(serving: tuple[dict[str, Any], list[dict[str, Any]]], step_s: flo
     manifest, records = serving
     lines = [json.dumps({**manifest, "captured_at": manifest["captured_at"] + step_s})]
     for record in records:
+        moved = {}
         if record.get("read") == "/proc/stat":
             text = re.sub(r"(?m)^btime (\d+)$", lambda match: "btime %d" % (int(match[1]) + step_s), record["text"])
-            record = {**record, "text": text}
-        lines.append(json.dumps(record))
+            moved = {"text": text}
+        lines.append(json.dumps({**record, **moved}))
     errors = Errors("server")
     facts = gather.gather(parse_bundle("\n".join(lines).encode()), {}, errors)
     assert facts is not None
@@ -223,15 +227,14 @@ def look_after(serving: tuple[dict[str, Any], list[dict[str, Any]]], step_s: flo
 def test_a_clock_that_is_off_makes_no_age_and_no_verdict(serving: tuple[dict[str, Any], list[dict[str, Any]]]) -> None:
     right = look_after(serving, 0)
     assert right["process"]["age_s"] > 60 and right["log"]["lines"] and right["log"]["without_fault"] is True
-    for step in (3 * YEAR_S, -3 * YEAR_S):
-        facts = look_after(serving, step)
+    forward, back = look_after(serving, 3 * YEAR_S), look_after(serving, -3 * YEAR_S)
+    for facts in (forward, back):
         assert facts["process"]["age_s"] == right["process"]["age_s"], "by the uptime"
         age = facts["log"]["age_s"]
         assert age is None or 0 <= age <= facts["process"]["age_s"], "a log is not older than its server"
         decode = facts["log"]["decode"]
         assert decode is None or decode["age_s"] is None or decode["age_s"] >= 0
         assert facts["state"] == right["state"], facts["why"]
-    forward, back = look_after(serving, 3 * YEAR_S), look_after(serving, -3 * YEAR_S)
     assert forward["log"]["without_fault"] is None, "its lines cannot be told from those of an older start"
     assert any("older than the start of the server" in entry["problem"] for entry in forward["errors"])
     assert back["log"]["without_fault"] is True and back["log"]["age_s"] is None
@@ -240,9 +243,8 @@ def test_a_clock_that_is_off_makes_no_age_and_no_verdict(serving: tuple[dict[str
 # The table
 def test_every_test_of_the_table_is_there() -> None:
     text = (ROOT / "docs" / "faults.md").read_text()
-    rows = [line.split("|")[1:-1] for line in text.splitlines() if line.startswith("| ") and "---" not in line]
-    named = [set(re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", row[-1])) for row in rows[1:]]
+    rows = [line.split("|")[1:-1] for line in text.splitlines() if line.startswith("| ") and line[:7] != "| fault"]
+    named = [set(re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", row[-1])) for row in rows]
     assert len(named) >= 14 and all(named), "every row names its tests"
     for path, name in sorted(set().union(*named)):
-        tree = ast.parse((ROOT / path).read_text())
-        assert name in {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}, (path, name)
+        assert re.search(r"(?m)^def %s\(" % name, (ROOT / path).read_text()), (path, name)

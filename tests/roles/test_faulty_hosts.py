@@ -1,10 +1,12 @@
-"""Hosts in trouble, all in one run over SSH: each says what is wrong and what to do, and none costs another its verdict.
+"""Hosts in trouble, all in one run over SSH: each says what is wrong and what to do.
 
-docs/faults.md lists them.
+None costs another its verdict. docs/faults.md lists them.
 """
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -20,7 +22,7 @@ from faulty_host import NO_DEVICES, USER, FaultyHost, Run, is_clean, validate, w
 pytestmark = [pytest.mark.hosts, pytest.mark.xdist_group("faulty_hosts")]
 FILL = "mount -t tmpfs -o size=%s,mode=1777 tmpfs %s; dd if=/dev/zero of=%s/fill bs=4k 2>/dev/null || true; "
 BECOME = {"ansible_become": True}
-# A Python that says that it is older: the oldest that Ansible itself takes on a host, where it takes one that we do not.
+# A Python that says that it is older. Ansible itself takes 3.8, up to its version 2.19.
 OLD_PYTHON = {
     "/opt/old/sitecustomize.py": "import collections, sys\n"
     "sys.version_info = collections.namedtuple('V', 'major minor micro releaselevel serial')(3, 8, 18, 'final', 0)\n",
@@ -75,6 +77,15 @@ FAULTS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "connection-cut": ({"smi": CUT}, ("The connection was cut", "validate it again")),
     "power-cut": ({"smi": POWER_CUT}, ("The connection was cut", "look whether the host is up")),
 }
+# A real Python 3.9, where this machine has one in a directory of its own (pyenv): the oldest that a host may have.
+for PYTHON in sorted(Path.home().glob(".pyenv/versions/3.9.*"))[-1:]:
+    FAULTS["python-3.9"] = (
+        {
+            "mounts": f"mkdir -p .{PYTHON}; mount --bind {PYTHON} .{PYTHON}",
+            "variables": {"ansible_python_interpreter": "%s/bin/python3" % PYTHON},
+        },
+        (),
+    )
 UNREACHABLE = {"connection-cut", "power-cut"}
 
 
@@ -82,10 +93,8 @@ UNREACHABLE = {"connection-cut", "power-cut"}
 def fleet(
     faulty_hosts: Callable[..., FaultyHost], tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[dict[str, FaultyHost], Run]:
-    made = {
-        name: faulty_hosts(name, OLD_PYTHON if name == "python-old" else None, **how)
-        for name, (how, _says) in FAULTS.items()
-    }
+    files = {"python-old": OLD_PYTHON}
+    made = {name: faulty_hosts(name, files.get(name), **how) for name, (how, _says) in FAULTS.items()}
     return made, validate(tmp_path_factory.mktemp("fleet"), list(made.values()), "--tags", "driver,system")
 
 
@@ -128,3 +137,54 @@ def test_a_host_that_is_back_is_validated(fleet: tuple[dict[str, FaultyHost], Ru
         host.start()
     run = validate(tmp_path, back, "--tags", "driver")
     assert run.rc == 0 and run.report["ready"] is True, run.text
+
+
+# User of the host -> its line in sudoers, and words of what is said with -b; no words: it is ready.
+SUDO_USERS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "trusted": ("trusted ALL=(root) NOPASSWD: ALL", ()),
+    "asked": ("asked ALL=(root) ALL", ("sudo on the host wants a password", "-K")),
+    "refused": ("", ("sudo on the host wants a password", "leave out -b")),
+}
+INSTALL = (
+    "apt-get install -y -qq --no-install-recommends sudo || { apt-get update -qq && apt-get install -y -qq sudo; }"
+)
+
+
+@pytest.mark.long
+def test_sudo(faulty_hosts: Callable[..., FaultyHost], tmp_path: Path) -> None:
+    """Debian's own sudo, asked by three users of one host."""
+    host = faulty_hosts("sudo")
+    environment = dict(os.environ, DEBIAN_FRONTEND="noninteractive")
+    done = subprocess.run(
+        ["chroot", str(host.root), "sh", "-c", INSTALL], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    for number, name in enumerate(SUDO_USERS):
+        for path, line in (("passwd", "%s:x:%d:65534::/tmp:/bin/sh"), ("shadow", "%s:$6$x$%d:19000::::::")):
+            with open(host.root / "etc" / path, "a") as handle:
+                handle.write(line % (name, 2000 + number) + "\n")
+    host.write("/etc/sudoers.d/test", "".join(line + "\n" for line, _says in SUDO_USERS.values()), 0o440)
+    users = {name: {**host.describe_connection(), "ansible_user": name, **BECOME} for name in SUDO_USERS}
+    wrong = {**users["asked"], "ansible_become_password": "wrong"}
+    run = validate(tmp_path, [], "--tags", "driver", **users, wrong=wrong)
+    for name, (_line, says) in SUDO_USERS.items():
+        found = run.report["hosts"][name]
+        assert found["state"] == ("not_validated" if says else "ready"), found["message"]
+        assert all(words in found["message"] for words in says), found["message"]
+    assert "does not take the password that was given" in run.report["hosts"]["wrong"]["message"]
+    assert "Traceback" not in run.text
+
+
+@pytest.mark.long
+def test_with_hidepid_an_ordinary_user_does_not_know_whether_a_server_runs(
+    faulty_hosts: Callable[..., FaultyHost], tmp_path: Path
+) -> None:
+    """And root does: it sees every process."""
+    host = faulty_hosts("hidepid", proc="hidepid=2", user=USER)
+    seen = {**host.describe_connection(), "host_validation_server": "true"}
+    run = validate(tmp_path, [], "--tags", "server", hidden=seen, root={**seen, "ansible_user": "root"})
+    hosts = run.report["hosts"]
+    unknown = {result["id"] for result in hosts["hidden"]["results"] if result["status"] == "unknown"}
+    assert "server_started" in unknown and hosts["hidden"]["state"] == "not_ready"
+    assert not [result for result in hosts["root"]["results"] if result["status"] == "unknown"]
+    assert "the mount option hidepid hides those of other users" in run.text

@@ -21,7 +21,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, BinaryIO
+from typing import IO, Any
 
 from ...gpu_host.evidence import commands
 from ...gpu_host.linux import detached
@@ -234,7 +234,7 @@ class _Sampler:
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
-        self._out: BinaryIO | None = None
+        self._out: IO[bytes] | None = None
 
     def start(self) -> None:
         """Samples from now on; those before are dropped."""
