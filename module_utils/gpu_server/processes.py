@@ -12,12 +12,13 @@ from typing import Any
 from ..gpu_host.evidence import values
 from ..gpu_host.evidence.errors import Errors
 from ..gpu_host.evidence.interface import ABSENT, Evidence
+from ..gpu_host.linux import hidden_processes
 from . import engines
 from .containers import cgroups
 from .engines import Engine
 from .launch import WRAPPERS
 
-FIRST = 1  # there on every system, and shown unless /proc is mounted with hidepid=invisible (proc(5))
+FIRST = 1  # on every system
 TICKS_A_SECOND = 100  # USER_HZ, the unit of /proc/PID/stat; 100 wherever NVIDIA's driver runs
 COMPILERS = frozenset(
     {"nvcc", "cicc", "ptxas", "fatbinary", "cudafe++", "ninja", "cc1plus", "nvlink", "c++", "g++", "ptxas_cl"}
@@ -53,7 +54,7 @@ def read_processes(evidence: Evidence, errors: Errors) -> Table | None:
         return None
     boot = read_boot_time(evidence, errors)
     found = Table()
-    if str(FIRST) not in listing.entries:
+    if hidden_processes.hides_processes(evidence, listing):
         errors.add("/proc", "shows no process %d: the mount option hidepid hides those of other users" % FIRST)
         found.unread.append(FIRST)
         found.hidden = True

@@ -185,10 +185,13 @@ def test_a_host_that_another_run_measures_is_unproven_also_in_its_bundle() -> No
 
 
 # A user who does not see the processes of others
-def test_with_hidepid_a_server_that_is_not_seen_may_be_there() -> None:
+@pytest.mark.parametrize("option", ["hidepid=2", "hidepid=invisible", "gid=30,hidepid=ptraceable"])
+def test_with_hidepid_a_server_that_is_not_seen_may_be_there(option: str) -> None:
     stat = "400 (bash) S 1 400 400 0 -1 0 0 0 0 0 5 5 0 0 20 0 1 0 100 0 0"
     shown = {"list": "/proc", "status": "ok", "entries": {"400": {"kind": "dir"}}}
+    mounts = "sysfs /sys sysfs rw 0 0\nproc /proc proc rw,nosuid,relatime,%s 0 0\n" % option
     records = [shown, {"read": "/proc/400/stat", "status": "ok", "text": stat}]
+    records.append({"read": "/proc/mounts", "status": "ok", "text": mounts})
     errors = Errors("server")
     table = processes.read_processes(BundleEvidence({}, records), errors)
     assert table is not None and table.hidden and table.unread == [1]
