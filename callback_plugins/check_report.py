@@ -71,9 +71,9 @@ action_loader.get("gpu_host_action", class_only=True)  # which puts our module_u
 collector = importlib.import_module("ansible.module_utils.gpu_report.collector")
 installation = importlib.import_module("ansible.module_utils.gpu_checks.installation")
 directories = importlib.import_module("ansible.module_utils.gpu_report.directories")
+host_failures = importlib.import_module("ansible.module_utils.gpu_report.host_failures")
 keeping = importlib.import_module("ansible.module_utils.gpu_report.history.keeping")
 terminal = importlib.import_module("ansible.module_utils.gpu_report.terminal")
-wrong_answers = importlib.import_module("ansible.module_utils.gpu_report.wrong_answers")
 writers = importlib.import_module("ansible.module_utils.gpu_report.writers")
 
 EXIT_STATUS = 1
@@ -98,7 +98,7 @@ def _kept(method: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(method)
     def wrapper(self: Any, *args: Any, **kwargs: Any) -> None:
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
         try:
             method(self, *args, **kwargs)
         except Exception as error:
@@ -107,6 +107,24 @@ def _kept(method: Callable[..., None]) -> Callable[..., None]:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     return wrapper
+
+
+def _end_as_by_ctrl_c() -> None:
+    """SIGTERM (systemd, a scheduler, a job's time limit) and SIGHUP (the terminal is gone) end a run as Ctrl-C does:
+
+    its workers end, and what is known by then is reported. By itself Ansible ends at once, without a word.
+    """
+    of_ansible = signal.getsignal(signal.SIGTERM)
+
+    def interrupt(number: int, frame: Any) -> None:
+        signal.signal(number, signal.SIG_DFL)  # the second one ends it at once
+        if callable(of_ansible):
+            of_ansible(signal.SIGINT, frame)
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, interrupt)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # otherwise nohup
+        signal.signal(signal.SIGHUP, interrupt)
 
 
 class CallbackModule(CallbackBase):
@@ -155,15 +173,15 @@ class CallbackModule(CallbackBase):
         if _name(result.task) == "run_checks":
             self._take(result)
         elif not ignore_errors and self._concerns(name) and not _says_verdict(result.task):
-            why = wrong_answers.explain_wrong_answer(result.result) or _message(result.result)
-            self._collector.failed(name, why, step=result.task.get_name())
+            self._collector.failed(name, _message(result.result), step=result.task.get_name())
 
     @_kept
     def v2_runner_on_unreachable(self, result: Any) -> None:
         name = result.host.get_name()
         if self._concerns(name):
             step = result.task.get_name() if self._collector.judged(name) else ""
-            self._collector.failed(name, _message(result.result), unreachable=True, step=step)
+            why = host_failures.explain_unreachable(result.result)
+            self._collector.failed(name, why, unreachable=True, step=step)
 
     def _concerns(self, host: str) -> bool:
         """Whether a failure leaves the host without a verdict: one that was to be judged, or was judged before."""
@@ -186,6 +204,8 @@ class CallbackModule(CallbackBase):
             return
         self._validating = True
         atexit.register(self._at_exit, os.getpid())
+        with contextlib.suppress(ValueError):  # not the main thread: somebody's own program runs the playbook
+            _end_as_by_ctrl_c()
         self._in_use = directories.take_directory(self._directory())
         if self._in_use is directories.TAKEN:
             moment = time.strftime("%Y%m%d-%H%M%S", time.gmtime(self._began))
@@ -287,7 +307,7 @@ def _tasks(block: Any) -> list[Any]:
 
 
 def _message(result: dict[str, Any]) -> str:
-    return " ".join(str(result.get("msg") or result.get("module_stderr") or "").split())
+    return str(host_failures.explain_failure(result))
 
 
 def _shown(path: str) -> str:

@@ -17,10 +17,15 @@ requirements:
   - set as stdout_callback in ansible.cfg
 """
 
+import importlib
 from typing import Any
 
 from ansible import constants as C
 from ansible.plugins.callback.default import CallbackModule as Default
+from ansible.plugins.loader import action_loader
+
+action_loader.get("gpu_host_action", class_only=True)  # which puts our module_utils in reach
+host_failures = importlib.import_module("ansible.module_utils.gpu_report.host_failures")
 
 SHORT = {
     "run_checks",
@@ -60,8 +65,10 @@ class CallbackModule(Default):
             result = {**result, "bundle_text": "%d characters of evidence, not shown" % len(result["bundle_text"])}
         return str(super()._dump_results(result, *args, **more))
 
-    def _line(self, status: str, result: Any, color: str) -> None:
-        lines = str(result.result.get("msg", "")).strip().splitlines() or ["done"]
+    def _line(self, status: str, result: Any, color: str, explain: Any = None) -> None:
+        said = str(result.result.get("msg", ""))
+        explained = explain(result.result) if explain else said
+        lines = (said if " ".join(said.split()) == explained else explained).strip().splitlines() or ["done"]
         words = " ".join(lines[:2]) + (" …" if len(lines) > 2 else "")
         self._display.display("%s: [%s] %s" % (status, result.host.get_name(), words), color=color)
 
@@ -93,13 +100,13 @@ class CallbackModule(Default):
 
     def v2_runner_on_failed(self, result: Any, ignore_errors: bool = False) -> None:
         if self._is_short(result):
-            self._line("failed", result, C.COLOR_ERROR)
+            self._line("failed", result, C.COLOR_ERROR, host_failures.explain_failure)
         else:
             super().v2_runner_on_failed(result, ignore_errors=ignore_errors)
 
     def v2_runner_on_unreachable(self, result: Any) -> None:
         if self._display.verbosity < 2:
-            self._line("unreachable", result, C.COLOR_UNREACHABLE)
+            self._line("unreachable", result, C.COLOR_UNREACHABLE, host_failures.explain_unreachable)
         else:
             super().v2_runner_on_unreachable(result)
 

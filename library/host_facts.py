@@ -152,6 +152,7 @@ from typing import Any
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 from ansible.module_utils.gpu_gather import every_kind
+from ansible.module_utils.gpu_host.evidence import caller, fact_module
 
 ARGUMENT_SPEC = {**every_kind.ARGUMENT_SPEC, "left": {"type": "list", "elements": "str", "default": []}}
 
@@ -177,7 +178,7 @@ def ask_host(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
         if validation.error_messages:
             raise ValueError("; ".join(validation.error_messages))
         params = validation.validated_parameters
-        found: dict[str, Any] = kind.gather_facts(kind.open_host(params), params)
+        found: dict[str, Any] = fact_module.gather_from(kind.open_host(params), kind.gather_facts, params)
     except ValueError as error:
         return {"failed": True, "msg": str(error)}
     return found
@@ -194,6 +195,7 @@ def gather_host(args: dict[str, Any], ask: every_kind.Ask = ask_host) -> dict[st
 
 def main() -> None:
     module = AnsibleModule(argument_spec=ARGUMENT_SPEC, supports_check_mode=True)
+    caller.end_with_caller()
     result = gather_host(module.params)
     (module.fail_json if result.get("failed") else module.exit_json)(**result)
 

@@ -8,7 +8,7 @@ from ..gpu_host import p2p_probe
 from ..gpu_host.evidence import fact_module
 from ..gpu_host.evidence.errors import Errors
 from ..gpu_host.evidence.interface import Evidence
-from ..gpu_host.probe import all_reduce, between_hosts, engine_all_reduce
+from ..gpu_host.probe import all_reduce, between_hosts, engine_all_reduce, one_at_a_time
 from ..gpu_host.probe.worker_run import ProbeEvidence
 
 # So that Ansible sends the child's package along.
@@ -37,7 +37,8 @@ def gather_facts(evidence: Evidence, params: dict[str, Any]) -> dict[str, Any]:
 
     def gather(seen: Evidence) -> dict[str, Any]:
         errors = Errors("probe")
-        found = p2p_probe.gather(seen, params, errors, getattr(evidence, "only_initialise", None))
+        restrict, taken = getattr(evidence, "only_initialise", None), getattr(evidence, "taken", None)
+        found = p2p_probe.gather(seen, params, errors, restrict, taken)
         return {**found, "errors": errors.entries}
 
     return fact_module.build_result("p2p_facts", "p2p_probe", evidence, params, gather)
@@ -56,6 +57,7 @@ def open_host(params: dict[str, Any]) -> ProbeEvidence:
     if params["between_hosts"]:
         options["between_hosts"] = True
     evidence = ProbeEvidence(options, params["time_limit"], unanswered=params["unanswered"])
+    evidence.taken = one_at_a_time.take_turn()
     environment = {str(name): str(value) for name, value in params["environment"].items()}
     evidence.commands[all_reduce.COLLECTIVE_COMMAND] = all_reduce.make_command(
         params["nccl_library"], params["python"], environment

@@ -43,7 +43,11 @@ LISTS = (
 
 
 def gather(
-    evidence: Evidence, params: dict[str, Any], errors: Errors, restrict: Callable[[], None] | None = None
+    evidence: Evidence,
+    params: dict[str, Any],
+    errors: Errors,
+    restrict: Callable[[str], None] | None = None,
+    taken: str | None = None,
 ) -> dict[str, Any]:
     """The dictionary `p2p_probe` (`host.probe` in checks): the same keys on every host, None for what is not known.
 
@@ -93,13 +97,14 @@ def gather(
       where the checks run): see `bad_pairs.find_common_ground`
 
     `restrict` makes a live probe leave the GPUs alone (cuInit and the driver's claims only); a recorded one has none.
+    `taken`: why it has to, whatever nvidia-smi shows (`one_at_a_time.take_turn`).
     """
     result = _empty()
     gate = check_idle(evidence, errors)
     result["gate"] = gate
     forced = params.get("when_busy") == "force"
-    if restrict and gate["reason"] and not forced:
-        restrict()
+    if restrict and (gate["reason"] or taken) and not forced:
+        restrict(taken or "")
     if gate["busy"] is None and gate["reason"]:
         errors.add("nvidia-smi", gate["reason"])
     answer = evidence.run(PROBE_COMMAND)
@@ -390,7 +395,8 @@ def fill_result(
     if unread and not measured and not restricted:
         result["ran"] = None
     if restricted:
-        result["skipped_reason"] = (result["gate"] or {}).get("reason")
+        left_alone = (raw.get("options") or {}).get("left_alone")
+        result["skipped_reason"] = left_alone or (result["gate"] or {}).get("reason")
     elif not result["ran"]:
         result["skipped_reason"] = _why_not(result)
     result["skipped_gpus"] = sorted(

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import tempfile
+import time
+
+_RANDOM = re.compile(r"[a-z0-9_]{8}")  # as tempfile.mkstemp makes it
+_OLD_SECONDS = 600.0
 
 
 def write_file(path: str, data: bytes, mode: int = 0o644, durable: bool = True) -> None:
@@ -15,7 +20,9 @@ def write_file(path: str, data: bytes, mode: int = 0o644, durable: bool = True) 
     """
     directory = os.path.dirname(os.path.abspath(path))
     os.makedirs(directory, exist_ok=True)
-    descriptor, temporary = tempfile.mkstemp(dir=directory, prefix="." + os.path.basename(path) + ".")
+    prefix = "." + os.path.basename(path) + "."
+    _remove_left_behind(directory, prefix)
+    descriptor, temporary = tempfile.mkstemp(dir=directory, prefix=prefix)
     try:
         with os.fdopen(descriptor, "wb") as handle:
             handle.write(data)
@@ -28,6 +35,15 @@ def write_file(path: str, data: bytes, mode: int = 0o644, durable: bool = True) 
         with contextlib.suppress(OSError):
             os.unlink(temporary)
         raise
+
+
+def _remove_left_behind(directory: str, prefix: str) -> None:
+    """The temporary files of runs that were killed while they wrote; a file that is written now is younger."""
+    with contextlib.suppress(OSError):
+        for entry in os.scandir(directory):
+            random = entry.name[len(prefix) :] if entry.name.startswith(prefix) else ""
+            if _RANDOM.fullmatch(random) and time.time() - entry.stat(follow_symlinks=False).st_mtime > _OLD_SECONDS:
+                os.unlink(entry.path)
 
 
 def read_or_none(path: str) -> bytes | None:

@@ -34,6 +34,7 @@ from .containers.inside import InsideEvidence
 from .engines import Engine
 from .log import log_reader, log_source
 
+OWN_LINES_WITHIN_S = 60.0  # a server that writes a log has written a line by then
 ZONE_COMMAND = ("date", "+%z")
 LOOSE_LOG, LOOSE_PORT = "/loose/server.log", 8000  # as gpu_host/loose/of_servers.py names them
 COMMANDS = (
@@ -126,7 +127,8 @@ def _gather(evidence: Evidence, params: dict[str, Any], errors: Errors) -> dict[
         params = {**params, **_of_pieces(pieces, evidence)}
     facts = server_processes.read_server_processes(evidence, params, table or processes.Table(), errors)
     unread = table is None or bool(table.unread)
-    if params.get("only_if_found") and not (facts["process"] or facts["silent"] or facts["unit"]):
+    hidden = bool(table and table.hidden)
+    if params.get("only_if_found") and not (facts["process"] or facts["silent"] or facts["unit"] or hidden):
         evidence.abandon()
         return None
     engine = engines.ENGINES.get(facts["engine"] or "")
@@ -239,12 +241,32 @@ def _read_log(
         kind=source["kind"],
         path=source["path"],
         available=_is_available(source, known),
-        gap=source["gap"],
+        gap=source["gap"] or _is_all_older(source, log, facts["process"], errors),
         rotated=source["rotated"],
-        age_s=round(max(0.0, evidence.now() - written), 1) if written is not None else None,
+        age_s=_measure_silence(evidence.now(), written, facts["process"]),
         **log_source.name_commands(source, facts["container"]),
     )
     facts["log"] = log
+
+
+def _measure_silence(now: float, written: float | None, process: dict[str, Any] | None) -> float | None:
+    """Seconds since the last line; None where it is of the future, as after the clock was set back.
+
+    Not longer than the process runs, which is known by the uptime: a clock that was set forward makes lines old.
+    """
+    age = log_reader.measure_age(now, written)
+    runs_for = (process or {}).get("age_s")
+    return age if age is None or runs_for is None else round(min(age, max(0.0, runs_for)), 1)
+
+
+def _is_all_older(source: dict[str, Any], log: dict[str, Any], process: dict[str, Any] | None, errors: Errors) -> bool:
+    """Whether no line is of this start of a server that has run for a while."""
+    runs_for = (process or {}).get("age_s") or 0.0
+    if log["lines"] or not (source["text"] or "").strip() or runs_for < OWN_LINES_WITHIN_S:
+        return False
+    why = "every line is older than the start of the server: it is another's, or the clock was changed since"
+    errors.add(source["path"] or source["kind"] or "the log", why)
+    return True
 
 
 def _find_log_source(

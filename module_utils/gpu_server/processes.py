@@ -12,11 +12,13 @@ from typing import Any
 from ..gpu_host.evidence import values
 from ..gpu_host.evidence.errors import Errors
 from ..gpu_host.evidence.interface import ABSENT, Evidence
+from ..gpu_host.linux import hidden_processes
 from . import engines
 from .containers import cgroups
 from .engines import Engine
 from .launch import WRAPPERS
 
+FIRST = 1  # on every system
 TICKS_A_SECOND = 100  # USER_HZ, the unit of /proc/PID/stat; 100 wherever NVIDIA's driver runs
 COMPILERS = frozenset(
     {"nvcc", "cicc", "ptxas", "fatbinary", "cudafe++", "ninja", "cc1plus", "nvlink", "c++", "g++", "ptxas_cl"}
@@ -35,10 +37,12 @@ class Process:
 
 
 class Table(dict[int, Process]):
-    """Every process by its id. `unread`: processes that are there and of which nothing could be read."""
+    """Every process by its id. `unread`: processes that are there and of which nothing could be read; `hidden`: those
+    of other users are not shown at all, so that a server that is not seen may still be there."""
 
     def __init__(self) -> None:
         super().__init__()
+        self.hidden = False
         self.unread: list[int] = []
 
 
@@ -50,6 +54,10 @@ def read_processes(evidence: Evidence, errors: Errors) -> Table | None:
         return None
     boot = read_boot_time(evidence, errors)
     found = Table()
+    if hidden_processes.hides_processes(evidence, listing):
+        errors.add("/proc", "shows no process %d: the mount option hidepid hides those of other users" % FIRST)
+        found.unread.append(FIRST)
+        found.hidden = True
     for pid in filter(None, (values.whole_number(name) for name in listing.entries if values.is_digits(name))):
         reading = evidence.read("/proc/%d/stat" % pid, 4096)
         process = _process(pid, reading.text, boot, errors) if reading.ok else None

@@ -8,8 +8,12 @@ ansible-playbook or ansible-runner was started, is Ansible's plugin loader, so e
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import importlib
 import shlex
+import signal
+import sys
 import threading
 import time
 import uuid
@@ -30,9 +34,20 @@ if _OURS.is_dir() and str(_OURS) not in ansible.module_utils.__path__:
 
 apt_parsing = importlib.import_module("ansible.module_utils.gpu_provision.apt_parsing")
 installation = importlib.import_module("ansible.module_utils.gpu_checks.installation")
+host_failures = importlib.import_module("ansible.module_utils.gpu_report.host_failures")
 display = Display()
 FIRST_LOOK_SECONDS, LAST_LOOK_SECONDS = 0.3, 5.0
 TAIL_BYTES = 6000
+_LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None  # loaded once, before the workers
+_PR_SET_PDEATHSIG = 1  # prctl(2)
+
+
+def _end_with_run() -> None:
+    """Where ansible-playbook is killed, its worker for this host ends as well, and with it the connection. By itself it
+    would wait for the module, which would wait for whatever it measures."""
+    if _LIBC is not None:
+        with contextlib.suppress(AttributeError, OSError):
+            _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 class ActionModule(ActionBase):
@@ -56,7 +71,10 @@ class ActionModule(ActionBase):
     def _execute_module(self, module_name: str | None = None, *args: Any, **more: Any) -> dict[str, Any]:
         """Run a module: one of ours is named by one word, whether it stands in a clone or in a collection."""
         name = installation.qualify_name(module_name) if module_name else None
+        _end_with_run()
         answer: dict[str, Any] = super()._execute_module(name, *args, **more)
+        if answer.get("failed") and answer.get("_ansible_parsed") is False:  # it did not come to its end
+            answer["msg"] = host_failures.explain_failure(answer)
         return answer
 
     def show_line(self, text: str) -> None:

@@ -12,6 +12,10 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests" / "hosts"))
+
+import faulty_host
+
 MAKE_HOSTS = [sys.executable, str(ROOT / "tests" / "hosts" / "make_hosts.py")]
 
 
@@ -37,3 +41,26 @@ def make_host() -> Iterator[Callable[..., dict[str, Any]]]:
     yield make
     for name in names:
         subprocess.run([*MAKE_HOSTS, "down", name], capture_output=True, check=False, timeout=120)
+
+
+@pytest.fixture(scope="module")
+def faulty_hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., faulty_host.FaultyHost]]:
+    """`faulty_hosts(name, files={path: text}, **how it is made)` starts one; all go with the tests of the file."""
+    reason = subprocess.run([*MAKE_HOSTS, "why-not"], capture_output=True, text=True, check=False).stdout.strip()
+    if reason:
+        pytest.skip(reason)
+    made: list[faulty_host.FaultyHost] = []
+    directory = tmp_path_factory.mktemp("hosts")
+
+    def start(name: str, files: dict[str, str] | None = None, **how: Any) -> faulty_host.FaultyHost:
+        host = faulty_host.FaultyHost(name, directory / name, **how)
+        made.append(host)
+        host.make()
+        for path, text in (files or {}).items():
+            host.write(path, text)
+        host.start()
+        return host
+
+    yield start
+    for host in made:
+        host.remove()

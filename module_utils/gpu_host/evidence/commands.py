@@ -51,7 +51,10 @@ class Command:
         program = shutil.which(argv[0], path=path)
         if program is None:
             return Outcome(argv, ABSENT, reason="no program %s on the search path" % argv[0])
-        out, err = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115  finish() or end() closes them
+        try:
+            out, err = open_output(), open_output()  # finish() or end() closes them
+        except OSError as error:
+            return Outcome(argv, FAILED, reason="no file for its output: %s" % (error.strerror or error))
         environment = dict(os.environ, LC_ALL="C", LANGUAGE="", PATH=path)
         try:
             process = subprocess.Popen(
@@ -83,6 +86,9 @@ class Command:
             self._process.wait(max(0.0, self._timeout - (time.monotonic() - self._began)) if patient else 0.0)
         except subprocess.TimeoutExpired:
             status, reason = self._kill(KILL_GRACE_SECONDS if patient else SHORT_GRACE_SECONDS)
+        except BaseException:  # this process is to end (caller.py): nothing of it may stay
+            self.end(patient=False)
+            raise
         stdout, cut_out = _file_content(self._out)
         stderr, cut_err = _file_content(self._err)
         return Outcome(
@@ -112,6 +118,16 @@ class Command:
         except subprocess.TimeoutExpired:
             return HUNG, "pid %d ignores SIGKILL after %g s; %s" % (pid, self._timeout, describe_stuck(pid))
         return TIMEOUT, "no answer within %g s; %s" % (self._timeout, waited_in)
+
+
+def open_output() -> IO[bytes]:
+    """A file without a name, in memory: on a full disk a program's output would be cut, and few programs say so.
+
+    OSError where there is neither memory nor a directory for one.
+    """
+    with contextlib.suppress(AttributeError, OSError):  # no Linux, or forbidden
+        return os.fdopen(os.memfd_create("gpu-host-output"), "w+b")
+    return tempfile.TemporaryFile()
 
 
 def name_program(argv: tuple[str, ...]) -> str:

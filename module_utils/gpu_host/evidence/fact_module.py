@@ -9,6 +9,7 @@ from typing import Any, Callable
 from ansible.module_utils.basic import AnsibleModule
 
 from . import bundle as bundles
+from . import caller
 from .interface import Evidence
 from .noting import NotingEvidence
 
@@ -45,6 +46,19 @@ def build_result(
     return found
 
 
+def gather_from(
+    evidence: Evidence, facts: Callable[[Evidence, Params], dict[str, Any]], params: Params
+) -> dict[str, Any]:
+    """`facts` of `evidence`; nothing that was started for them runs on, also where this process is interrupted."""
+    try:
+        return facts(evidence, params)
+    except KeyboardInterrupt:
+        caller.end_children()
+        raise
+    finally:
+        evidence.abandon()
+
+
 def run_module(
     arguments: dict[str, dict[str, Any]],
     facts: Callable[[Evidence, Params], dict[str, Any]],
@@ -55,8 +69,9 @@ def run_module(
     A ValueError is the user's to mend.
     """
     module = AnsibleModule(argument_spec=arguments, supports_check_mode=True)
+    caller.end_with_caller()
     try:
         evidence = bundles.load_bundle(module.params["bundle"]) if module.params["bundle"] else live(module.params)
-        module.exit_json(**facts(evidence, module.params))
+        module.exit_json(**gather_from(evidence, facts, module.params))
     except ValueError as error:
         module.fail_json(msg=str(error))

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from ..evidence.interface import Evidence
+from ..linux.hidden_processes import hides_processes
 
 SHOWN = 8
 _KERNEL_THREADS = "2"  # their parent, kthreadd
 
 
 def find_stuck(evidence: Evidence) -> list[str] | None:
-    """``["nvidia-smi (4711) waits in os_acquire_rwlock_write"]``, at most SHOWN; None where /proc cannot be listed.
+    """``["nvidia-smi (4711) waits in os_acquire_rwlock_write"]``, at most SHOWN; None where /proc cannot be listed, or
+    where it hides the processes of others (the mount option hidepid) and none is seen.
 
     Only /proc/PID/stat and wchan are read: the kernel gives them without the lock that such a process may hold.
     """
@@ -24,7 +26,7 @@ def find_stuck(evidence: Evidence) -> list[str] | None:
             found.append("%s (%s) waits in %s" % (name, pid, channel if channel not in ("", "0") else "the kernel"))
         if len(found) == SHOWN:
             break
-    return found
+    return found if found or not hides_processes(evidence, listing) else None
 
 
 def _stat(text: str) -> tuple[str, str, str]:

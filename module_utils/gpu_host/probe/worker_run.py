@@ -13,12 +13,11 @@ import selectors
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from typing import Any, Callable
 
-from ..evidence.commands import KILL_GRACE_SECONDS, describe_stuck
-from ..evidence.interface import NOT_CAPTURED, Evidence, Outcome
+from ..evidence.commands import KILL_GRACE_SECONDS, describe_stuck, open_output
+from ..evidence.interface import FAILED, NOT_CAPTURED, Evidence, Outcome
 from ..evidence.live import LiveEvidence
 from ..evidence.sides import is_only_pieces
 from . import cuda_results
@@ -69,19 +68,26 @@ class ProbeEvidence(LiveEvidence):
     ) -> None:
         super().__init__(unanswered=unanswered)
         self._options, self._limit_s, self._python, self._progress = options, limit_s, python, progress
+        self.taken: str | None = None  # why the GPUs are left alone, whatever nvidia-smi shows
         # argv -> a function that returns what the command would print as JSON
         self.commands: dict[tuple[str, ...], Any] = {PROBE_COMMAND: self._probe}
 
-    def only_initialise(self) -> None:
-        """Make no context: something else works on the GPUs."""
+    def only_initialise(self, why: str = "") -> None:
+        """Make no context: something else works on the GPUs. `why` is recorded where nvidia-smi would not say it."""
         self._options["only_initialise"] = True
+        if why:
+            self._options["left_alone"] = why
 
     def run(self, argv: Any, timeout: float = 30.0) -> Outcome:
         own = self.commands.get(tuple(argv))
         if own is None:
             return super().run(argv, timeout)
         began = time.monotonic()
-        text = json.dumps(own(), sort_keys=True)
+        try:
+            text = json.dumps(own(), sort_keys=True)
+        except OSError as error:  # no directory for its files, no process for it
+            reason = "%s cannot be run: %s" % (argv[0], error.strerror or error)
+            return Outcome(tuple(argv), FAILED, reason=reason)
         return Outcome(tuple(argv), "ok", rc=0, stdout=text.encode("ascii"), seconds=round(time.monotonic() - began, 3))
 
     def _probe(self) -> dict[str, Any]:
@@ -219,7 +225,7 @@ class _Child:
     """
 
     def __init__(self, python: str, options: dict[str, Any]) -> None:
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115  closed by watch()
+        self._errors = open_output()  # closed by watch()
         self._stage = "start"
         self._about: list[str] = []
         self._limit = 30.0

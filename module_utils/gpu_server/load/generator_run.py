@@ -21,8 +21,9 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, BinaryIO
+from typing import IO, Any
 
+from ...gpu_host.evidence import commands
 from ...gpu_host.linux import detached
 from . import benchmark, generators, request_load, result_files
 from .generator_find import make_environment, make_workplace, popen_as_user
@@ -233,12 +234,12 @@ class _Sampler:
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
-        self._out: BinaryIO | None = None
+        self._out: IO[bytes] | None = None
 
     def start(self) -> None:
         """Samples from now on; those before are dropped."""
         self.stop()
-        self._out = tempfile.TemporaryFile()  # noqa: SIM115  lives as long as the load
+        self._out = commands.open_output()  # lives as long as the load
         with contextlib.suppress(OSError):
             self._process = subprocess.Popen(
                 benchmark.DMON_COMMAND, stdout=self._out, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL

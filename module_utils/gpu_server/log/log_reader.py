@@ -93,6 +93,11 @@ def read_log(
     }
 
 
+def measure_age(now: float, at: float | None) -> float | None:
+    """Seconds since `at`; None where that is not known, or is still to come: the clock was set back since."""
+    return None if at is None or at > now + CLOCK_SECONDS else round(max(0.0, now - at), 1)
+
+
 def _not_before(lines: list[Line], since: float | None) -> list[Line]:
     if since is None:
         return lines
@@ -388,7 +393,7 @@ class _State:
         full = last["usage"] is not None and last["usage"] >= 0.99
         return {
             **last,
-            "age_s": round(now - last["at"], 1) if last["at"] is not None else None,
+            "age_s": measure_age(now, last["at"]),
             "lines": self._batch_count,
             "median_tokens_per_s": round(statistics.median(busy), 2) if len(busy) >= LEAST_BATCHES else None,
             "saturated": full and (last["queue"] or 0) > 0,
