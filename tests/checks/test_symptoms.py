@@ -139,6 +139,7 @@ def test_a_host_with_the_symptom_gets_the_cause(symptom: dict[str, Any]) -> None
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_the_virtual_machine_of_the_example_says_ns_because_of_its_chipset() -> None:
     evidence = harness.base("kvm-story")
     assert b"NS" in evidence.run(["nvidia-smi", "topo", "-p2p", "r"]).stdout

@@ -15,7 +15,7 @@ from ansible.module_utils.gpu_checks import check_cache, engine, verdict
 from ansible.module_utils.gpu_host.evidence import bundle, describe_bundle, live, secrets
 from ansible.module_utils.gpu_host.evidence.anonymise import anonymise_bundle
 from ansible.module_utils.gpu_host.loose import case
-from ansible.module_utils.gpu_report import collector, digest, terminal, writers
+from ansible.module_utils.gpu_report import collector, digest, reason, terminal, writers
 
 from . import canaries
 from .test_run_checks import action
@@ -166,6 +166,7 @@ def check_results(facts: dict[str, Any]) -> None:
     )
     for file, render in writers.WRITERS.items():
         assert canaries.find_leaks(render(report).decode()) == [], file
+    assert canaries.find_leaks(reason.render_reasons(report).decode()) == []
     for verbosity in (0, 3):
         lines = terminal.render_terminal(report, 100, verbosity)
         assert canaries.find_leaks("\n".join(str(line) for line in lines)) == []

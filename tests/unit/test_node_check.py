@@ -5,7 +5,8 @@ tests/e2e/test_recipes.py runs them with the real ansible-playbook.
 
 from __future__ import annotations
 
-import os
+import re
+import shutil
 import subprocess
 import time
 from collections.abc import Callable
@@ -102,6 +103,22 @@ def test_a_run_that_hangs_is_ended_in_time(run: Run, standin: Path) -> None:
     done = run(NODE_CHECK, GPU_NODE_CHECK_SECONDS="0.2", GPU_NODE_CHECK_GRACE="0.2")
     assert time.monotonic() - began < 10
     assert done.returncode == 2 and done.stdout.startswith("could not be told: the checks did not end within 0.2 s")
+    assert "Waiting in the kernel: nothing of NVIDIA" in done.stdout or "nvidia" in done.stdout
+
+
+def test_processes_that_no_signal_ends_are_named(run: Run, standin: Path) -> None:
+    for number, line in enumerate(
+        ("(nvidia-smi) D 1 7", "(nvidia-persiste) S 1 8", "(kworker/1:0) D 2 0", "(nvidia-smi ")
+    ):
+        (standin / "proc" / str(40 + number)).mkdir(parents=True)
+        (standin / "proc" / str(40 + number) / "stat").write_text("%d %s\n" % (40 + number, line))
+    script = standin / "gpu-node-check"
+    script.write_text(NODE_CHECK.read_text().replace("/proc/", "%s/proc/" % standin))
+    script.chmod(0o755)
+    (standin / "hang").touch()
+    settings = {"GPU_NODE_CHECK_PROJECT": str(ROOT), "GPU_NODE_CHECK_SECONDS": "0.2", "GPU_NODE_CHECK_GRACE": "0.2"}
+    done = run(script, **settings)
+    assert done.returncode == 2 and done.stdout.endswith("Waiting in the kernel: nvidia-smi \n")
 
 
 def test_nothing_is_left_in_tmp(run: Run, standin: Path) -> None:
@@ -118,15 +135,18 @@ def test_nothing_is_left_in_tmp(run: Run, standin: Path) -> None:
     ("settings", "said"),
     [
         ({"GPU_NODE_CHECK_PROJECT": "/nowhere"}, "no validate.yml in /nowhere"),
-        ({"PATH": "/usr/bin:/bin"}, "ansible-playbook is not on PATH"),
+        ({"PATH": "TOOLS"}, "ansible-playbook is not on PATH"),
         ({"TMPDIR": "/proc"}, "no directory for temporary files"),
     ],
 )
 def test_what_is_missing_is_said(standin: Path, settings: dict[str, str], said: str) -> None:
+    tools = standin / "tools"  # what the script uses, on a machine that has no Ansible of its own
+    tools.mkdir()
+    for name in ("dirname", "readlink", "uname", "tr", "cut", "mktemp", "rm"):
+        (tools / name).symlink_to(str(shutil.which(name)))
     environment = {"PATH": "%s/bin:/usr/bin:/bin" % standin, "STANDIN": str(standin), **settings}
+    environment["PATH"] = environment["PATH"].replace("TOOLS", str(tools))
     done = subprocess.run([str(NODE_CHECK)], env=environment, capture_output=True, text=True, check=False)
-    if "ansible-playbook" in said and os.path.exists("/usr/bin/ansible-playbook"):
-        pytest.skip("this machine has an ansible-playbook of its own")
     assert done.returncode == 2 and said in done.stdout and done.stdout.count("\n") == 1
 
 
@@ -183,6 +203,12 @@ def test_slurm_reads_its_settings_from_a_file(run: Run, standin: Path) -> None:
     done = subprocess.run([str(SLURM)], env={**environment, **settings}, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert (standin / "arguments").read_text().split("\n")[-5:-1] == ["--tags", "gpus", "-e", "@/etc/node.yml"]
+
+
+def test_the_files_to_copy_name_only_what_is_there() -> None:
+    for file in ("slurm/slurm.conf", "kubernetes/node-check.yaml", "slurm/gpu-node"):
+        named = re.findall(r"/opt/gpu-host-validation/([\w./-]+)", (ROOT / "recipes" / file).read_text())
+        assert named and [path for path in named if not (ROOT / path).exists()] == [], file
 
 
 def test_slurms_reason_fits_into_its_accounting() -> None:
