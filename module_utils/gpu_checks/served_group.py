@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from ..gpu_host.evidence import values
+
 Facts = dict[str, Any]
 # Facts of one run are read within this time; what a cache of facts or an old bundle holds is of another day.
 SAME_LOOK_S = 1800.0
@@ -20,8 +22,8 @@ def find_generating_host(facts: dict[str, Facts | None]) -> str:
 
     `facts`: the ansible_facts of every host of the group, None of one that is not part of this run.
     """
-    servers = {name: (found or {}).get("inference_server") or {} for name, found in facts.items()}
-    parts = {name: server.get("node") or {} for name, server in servers.items()}
+    servers = {name: values.parse_mapping((found or {}).get("inference_server")) for name, found in facts.items()}
+    parts = {name: values.parse_mapping(server.get("node")) for name, server in servers.items()}
     if sorted(str(part.get("rank")) for part in parts.values()) != sorted(map(str, range(len(facts)))):
         return ""
     first = next(name for name, part in parts.items() if part["rank"] == 0)
@@ -30,7 +32,7 @@ def find_generating_host(facts: dict[str, Facts | None]) -> str:
     # Another server of the same inventory meets elsewhere; replicas (data parallel) answer without the other hosts.
     if None in meeting or places != {meeting} or parts[first].get("spans_hosts") is not True:
         return ""
-    answer = servers[first].get("generation") or {}
+    answer = values.parse_mapping(servers[first].get("generation"))
     answered = answer.get("ran") is True and answer.get("answered") is True and answer.get("sane") is True
     complete = answered and parts[first].get("peers_missing") == 0
     return first if complete and _are_of_one_look(list(facts.values())) else ""
