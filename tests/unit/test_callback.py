@@ -292,7 +292,7 @@ def test_two_runs_at_a_time_write_apart_and_say_so(tmp_path: Path) -> None:
 def finished_run(directory: Path, history: int) -> str:
     """What the terminal says of a run that keeps so many."""
     made = plugin("check_report")(display=Display())
-    made.get_option = {"reports_dir": str(directory), "history": history}.__getitem__
+    made.get_option = {"reports_dir": str(directory), "history": history, "reason_file": ""}.__getitem__
     made.v2_playbook_on_play_start(play("host_facts", "run_checks"))
     made.v2_runner_on_ok(outcome("gpu1", "run_checks", ready()))
     try:
