@@ -27,6 +27,7 @@ from . import (
     other_servers,
     ports,
     processes,
+    ray_nodes,
     server_choice,
     server_state,
     settings,
@@ -226,6 +227,7 @@ def _process_facts(
     evidence: Evidence, params: dict[str, Any], table: dict[int, processes.Process], errors: Errors
 ) -> dict[str, Any]:
     found, silent = processes.find_servers(evidence, table, errors)
+    found += ray_nodes.find_followers(evidence, table, found, errors)
     if params.get("outside_containers"):
         found = [one for one in found if not processes.is_in_container(evidence, one[0].pid)]
         silent = [one for one in silent if not processes.is_in_container(evidence, one.pid)]
@@ -266,8 +268,12 @@ def _process_facts(
     else:
         top, words, engine = chosen
         facts["environment"] = processes.read_environment(evidence, top.pid, errors)
-        live = engines.find_settings(engine, words, facts["environment"])
+        follows = not engine.command.search(" ".join(words))  # a node of Ray, whose words are not the engine's
+        live = {} if follows else engines.find_settings(engine, words, facts["environment"])
+        by_ray = follows or ray_nodes.uses_ray(engine, live)
+        node = ray_nodes.choose_node(evidence, top.pid, table, errors) if by_ray else None
         below = processes.find_descendants(top.pid, table)
+        below += [one for one in processes.find_descendants(node.pid, table) if one not in below] if node else []
         facts["pids"] = {process.pid for process in below}
         facts["engine"] = engine.name
         facts["in_container"], facts["container"] = container_reader.read_container(
@@ -295,13 +301,11 @@ def _process_facts(
             "python": words[0],
             **limits,
         }
-        facts["node"] = nodes.read_node(engine, live, errors)
+        if by_ray:
+            facts.update(ray_nodes.read_part(evidence, engine, live, node, table, errors, follows=follows))
+        else:
+            _read_part(evidence, facts, engine, live, below, errors)
         _count_peers(evidence, facts, top.pid)
-        facts["ranks_expected"] = nodes.count_local_ranks(engine, live, facts["node"])
-        if facts["ranks_expected"] is None:
-            given = [live[name] for name in engine.tensor_parallel if name in live]
-            errors.odd("the command line of the server", "the number of tensor-parallel ranks is no number", given)
-        facts["ranks"], facts["titles_unread"] = _ranks(evidence, engine, below, errors)
         facts["compilers"] = [
             {"pid": process.pid, "name": process.name, "cpu_s": process.cpu_s}
             for process in below
@@ -322,6 +326,23 @@ def _process_facts(
     if name and evidence.run(units.show_command(name), units.SECONDS).status == ABSENT:
         facts["units_found"] = []  # there is no systemd
     return facts
+
+
+def _read_part(
+    evidence: Evidence,
+    facts: dict[str, Any],
+    engine: Engine,
+    live: engines.Settings,
+    below: list[processes.Process],
+    errors: Errors,
+) -> None:
+    """The part that this host has of a server, and its ranks."""
+    facts["node"] = nodes.read_node(engine, live, errors)
+    facts["ranks_expected"] = nodes.count_local_ranks(engine, live, facts["node"])
+    if facts["ranks_expected"] is None:
+        given = [live[name] for name in engine.tensor_parallel if name in live]
+        errors.odd("the command line of the server", "the number of tensor-parallel ranks is no number", given)
+    facts["ranks"], facts["titles_unread"] = _ranks(evidence, engine, below, errors)
 
 
 def _find_locks(evidence: Evidence, facts: dict[str, Any], pid: int) -> list[dict[str, Any]] | None:
@@ -420,6 +441,8 @@ def _find_log_source(
     """(the log as log_source gives it, whether it is known that there is no other)."""
     process, container, unit = facts["process"], facts["container"], facts["unit"]
     path, known = params.get("log"), True
+    if facts["node"] and facts["node"]["ray"] and facts["node"]["follower"] and facts["ranks"]:
+        path = "/proc/%d/fd/1" % facts["ranks"][0]["pid"]  # what the unit writes is Ray's alone
     if not path and process and not (unit and unit["output"] and ":" in unit["output"]):
         path, known = processes.find_output(evidence, process["pid"], errors)
         path = _find_open_file(evidence, process["pid"], path) if container and path else path
@@ -559,7 +582,9 @@ def _whether_to_ask(params: dict[str, Any], facts: dict[str, Any]) -> tuple[bool
     if wanted == "never":
         return False, "not asked for"
     if server_state.is_follower(facts):
-        return False, "this host runs rank %s, which serves no API" % facts["node"]["rank"]
+        rank = facts["node"]["rank"]
+        runs = "ranks of the server of another host" if rank is None else "rank %s" % rank
+        return False, "this host runs %s, which serves no API" % runs
     if facts["state"] is None:
         return None, facts["why"]
     if facts["state"] not in ("ready", "unhealthy"):

@@ -19,14 +19,15 @@ SOURCE = "the command line of the server"
 
 
 def read_node(engine: Engine, live: Settings, errors: Errors) -> dict[str, Any]:
-    """``{rank, nodes, address, port, follower, first_rank, peers, peers_missing}``.
+    """``{rank, nodes, address, port, follower, ray, first_rank, peers, peers_missing}``. `ray`: Ray runs its ranks, and
+    ray_nodes.py says the rest.
 
     `address` and `port` of rank 0, None where they are not given. `follower`: it is another rank than 0, which serves
     no API. `rank` and `nodes` are None where the arguments for them are no numbers. `first_rank`: the lowest
     tensor-parallel rank of this host, None where several pipeline stages make its number say nothing. Of the last two
     see `count_peers`.
     """
-    node: dict[str, Any] = {"rank": 0, "nodes": 1, "address": None, "port": None, "follower": False}
+    node: dict[str, Any] = {"rank": 0, "nodes": 1, "address": None, "port": None, "follower": False, "ray": False}
     node.update(first_rank=0, peers=None, peers_missing=0)
     if not engine.nodes_name or engine.nodes_name not in live:
         return node
