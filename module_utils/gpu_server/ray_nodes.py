@@ -56,14 +56,14 @@ def parse_node(pid: int, words: list[str]) -> RayNode:
     address, _colon, port = given.get("--gcs-address", given.get("--gcs_address", "")).rpartition(":")
     fields = given.get("--static_resource_list", "").split(",")
     resources = dict(zip(fields[::2], fields[1::2]))
-    count = values.decimal_number(resources.get("GPU", "0")) if "--static_resource_list" in given else None
+    count = values.whole_number(resources.get("GPU", "0").partition(".")[0]) if resources else None
     worker = given.get("--python_worker_command", "").split()
     return RayNode(
         pid,
         "--head" in given,
         address.strip("[]") or None,
         values.whole_number(port) if values.is_digits(port) else None,
-        None if count is None else int(count),
+        count,
         worker[0] if worker else None,
     )
 
@@ -180,5 +180,5 @@ def describe_follower(node: RayNode | None, ranks: int) -> tuple[dict[str, Any],
 def waits_for_server(facts: dict[str, Any]) -> bool:
     """Whether a node lends its GPUs to a server of another host, which has started no rank in it yet: whether that one
     works or is stuck, its own host knows."""
-    node = facts["node"]
+    node = facts.get("node")
     return bool(node and node["ray"] and node["follower"] and facts["process"] and not facts["ranks"])

@@ -51,7 +51,7 @@ class OtherRanks:
 
 def name_absent(facts: dict[str, Any], members: dict[str, str]) -> None:
     """Adds to the part that this host has of a server the names of those that are not connected to it."""
-    node = facts["node"]
+    node = facts.get("node")
     if node and node["peers"] is not None:
         known = {*node["peers"], node["address"]}
         node["absent"] = [name for name, address in members.items() if address and address not in known]

@@ -95,6 +95,8 @@ def test_a_node_says_what_it_is() -> None:
     assert (other.head, other.address, other.port, other.gpus) == (False, "fd00::1", 6379, 0)
     assert other.python == "/opt/vllm/bin/python3"
     assert ray_nodes.parse_node(7, ["raylet", "--gcs-address=x:y"]).gpus is None
+    assert ray_nodes.parse_node(7, ["raylet", "--static_resource_list=CPU,1.0,GPU,4.0"]).gpus == 4
+    assert ray_nodes.parse_node(7, ["raylet", "--static_resource_list=GPU,many"]).gpus is None
 
 
 def test_a_node_is_an_engines_by_its_ranks_or_its_environment() -> None:
