@@ -650,9 +650,10 @@ def _host_side(evidence: Evidence, params: dict[str, Any], facts: dict[str, Any]
         facts["nccl"] = nccl.read_nccl(evidence, None, None, None, 1)
         return
     engine = engines.ENGINES.get(facts["engine"] or "")
-    facts["differences"] = settings.compare_settings(
-        params.get("expected") or {}, process["settings"], environment, engine
-    )
+    expected = dict(params.get("expected") or {})
+    if facts["node"]["ray"] and facts["node"]["follower"]:
+        expected["arguments"] = {}  # those of the engine, which runs on another host
+    facts["differences"] = settings.compare_settings(expected, process["settings"], environment, engine)
     inside = InsideEvidence(evidence, process["pid"]) if facts["container"] else evidence
     environment = None if facts["in_container"] is None else environment  # whose files they are is not known
     facts["packages"] = (
