@@ -78,28 +78,49 @@ def find_followers(
     """
     if any(uses_ray(engine, engines.find_settings(engine, words)) for _top, words, engine in servers):
         return []
-    found = []
+    candidates: list[tuple[processes.Process, list[str], RayNode | None]] = []
     for node in find_nodes(evidence, table, errors):
-        if node.head:
-            continue
-        top, words = table[node.pid], [node.python or "", "raylet"]
-        parent = table.get(top.parent)
-        started = processes.read_arguments(evidence, parent.pid, errors) if parent and parent.name == "ray" else None
-        if parent and started and "start" in started:
-            top, words = parent, started
-        environment = processes.read_environment(evidence, top.pid, errors) or {}
-        engine = next(
-            (
-                one
-                for one in engines.ENGINES.values()
-                if one.ray_rank
-                and (one.address_variable in environment or find_ranks(evidence, one, node, table, errors)[0])
-            ),
-            None,
-        )
+        parent = table.get(table[node.pid].parent)
+        started = _read_start(evidence, parent, errors)
+        if not node.head and parent and started:
+            candidates.append((parent, started, node))
+        elif not node.head:
+            candidates.append((table[node.pid], [node.python or "", "raylet"], node))
+    known = {top.pid for top, _words, _node in candidates}
+    for process in table.values():  # it has no raylet until it has reached the head
+        started = _read_start(evidence, process, errors) if process.pid not in known else None
+        if started and "--head" not in started:
+            candidates.append((process, started, None))
+    found = []
+    for top, words, of_raylet in candidates:
+        engine = _find_engine(evidence, top, of_raylet, table, errors)
         if engine:
             found.append((top, words, engine))
     return found
+
+
+def _read_start(evidence: Evidence, process: processes.Process | None, errors: Errors) -> list[str] | None:
+    """The words of a `ray start`; None of another process."""
+    if process is None or process.name != "ray" or process.state == "Z":
+        return None
+    words = processes.read_arguments(evidence, process.pid, errors)
+    return words if words and "start" in words else None
+
+
+def _find_engine(
+    evidence: Evidence,
+    top: processes.Process,
+    node: RayNode | None,
+    table: dict[int, processes.Process],
+    errors: Errors,
+) -> Engine | None:
+    """The engine whose ranks a node is there for."""
+    environment = processes.read_environment(evidence, top.pid, errors) or {}
+    for engine in engines.ENGINES.values():
+        has_rank = node and engine.ray_rank and find_ranks(evidence, engine, node, table, errors)[0]
+        if has_rank or (engine.ray_rank and engine.address_variable in environment):
+            return engine
+    return None
 
 
 def find_ranks(

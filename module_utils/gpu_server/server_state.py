@@ -136,7 +136,7 @@ def _state_of_follower(facts: dict[str, Any], said: str, scale: float) -> tuple[
     node, log, health = facts["node"], facts["log"], facts["api"]["health"] or {}
     engine = engines.ENGINES.get(facts["engine"] or "")
     told = (
-        "its ranks are those of the server on %s, by Ray" % node["address"]
+        "its ranks are those of the server on %s, by Ray" % (node["address"] or "rank 0")
         if node["ray"]
         else "rank %s of %s hosts; requests go to rank 0 at %s" % (node["rank"], node["nodes"], node["address"])
     )

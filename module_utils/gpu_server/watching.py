@@ -73,6 +73,9 @@ class Watch:
         if state in ("absent", "stopped"):
             if waited < GRACE_SECONDS * self.scale:
                 return Verdict("waiting", "not started yet")
+            # What the unit runs before the engine, such as Ray's head, takes its time.
+            if (facts["unit"] or {}).get("active") == "active" and waited < stall.find_patience(None, self.scale):
+                return Verdict("waiting", "its unit runs, and has not come to the engine yet")
             return Verdict(
                 "failed", "it does not run: %s" % facts["why"], "Start it, and look at its unit and its log."
             )

@@ -106,6 +106,11 @@ def test_a_node_is_an_engines_by_its_ranks_or_its_environment() -> None:
     ):  # fmt: skip
         followers = ray_nodes.find_followers(host, host.table, [], errors)
         assert [(top.pid, engine.name) for top, _words, engine in followers] == ([(10, "vllm")] if found else [])
+    early = Host(
+        {10: (1, "ray", ["python3", "/opt/vllm/bin/ray", "start", "--address=a:1", "--block"], "VLLM_HOST_IP=b\0")}
+    )
+    assert [top.pid for top, _words, _one in ray_nodes.find_followers(early, early.table, [], errors)] == [10]
+    assert ray_nodes.waits_for_server(facts_of(part_of(early), "imports")), "it waits for the head without a raylet"
     head = Host({11: (1, "raylet", raylet("10.0.0.1", 2, head=True), "VLLM_HOST_IP=10.0.0.1\0")})
     assert ray_nodes.find_followers(head, head.table, [], errors) == []
 
@@ -291,3 +296,23 @@ def test_each_host_runs_its_node_and_the_first_the_engine() -> None:
         "gpu1": {}, "gpu2": {"__inference_server_rank_way": {"brings": {"source": "10.0.0.2"}}}, "gpu3": {},
     })  # fmt: skip
     assert members == {"rank 1 (gpu2)": "10.0.0.2", "rank 2 (gpu3)": ""}
+
+
+@pytest.mark.parametrize(
+    ("active", "seconds", "state"),
+    [
+        ("active", 10.0, "waiting"),
+        ("active", 100.0, "waiting"),
+        ("active", 400.0, "failed"),
+        ("inactive", 100.0, "failed"),
+    ],
+)
+def test_a_unit_may_run_something_before_its_engine(active: str, seconds: float, state: str) -> None:
+    moving = {"log_lines": 1, "last_line": "x", "phase": None, "memory": {}, "compilers": 0, "read_bytes": 0}
+    facts = {
+        "moving": moving, "state": "stopped", "why": "a.service is %s" % active, "fault": None, "log": {"phase": None},
+        "unit": {"active": active, "restarts": 0},
+    }  # fmt: skip
+    watch = watching.Watch()
+    assert watch.look(facts, 0.0).state == "waiting"
+    assert watch.look(facts, seconds).state == state
