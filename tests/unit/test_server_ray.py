@@ -314,5 +314,5 @@ def test_a_unit_may_run_something_before_its_engine(active: str, seconds: float,
         "unit": {"active": active, "restarts": 0},
     }  # fmt: skip
     watch = watching.Watch()
-    assert watch.look(facts, 0.0).state == "waiting"
-    assert watch.look(facts, seconds).state == state
+    assert watch.look(facts, 1000.0).state == "waiting"
+    assert watch.look(facts, 1000.0 + seconds).state == state
