@@ -76,6 +76,11 @@ options:
   description: How many options the engine has.
   returned: always
   type: int
+names:
+  description: Their names.
+  returned: always
+  type: list
+  elements: str
 model_type:
   description: model_type, known, transformers (its version), config (the file).
   returned: always
@@ -89,9 +94,25 @@ from ansible.module_utils.gpu_provision import container_trial
 from ansible.module_utils.gpu_server import arguments, engines, model_path, model_type
 
 
-def ask_for_help(evidence: Evidence, params: dict, environment: dict) -> Outcome:
-    """What the engine answers, of this host or of an image."""
-    words = [*params["command"], *engines.ENGINES[params["engine"]].help]
+def ask_for_help(evidence: Evidence, params: dict, environment: dict) -> tuple[Outcome, dict, str]:
+    """(what the engine answers, of this host or of an image, the options that it shows, the command).
+
+    The first way to ask that shows every option, which shows the argument for the port too; else what shows most.
+    """
+    engine = engines.ENGINES[params["engine"]]
+    answers = []
+    for way in (engine.help, *([engine.help_before] if engine.help_before else [])):
+        outcome = ask_once(evidence, params, environment, [*params["command"], *way])
+        options = (
+            arguments.parse_options(outcome.text + "\n" + outcome.error_text) if outcome.ok and not outcome.rc else {}
+        )
+        answers.append((outcome, options, " ".join([*params["command"], *way])))
+        if any("--" + name in options for name in engine.port_names):
+            return answers[-1]
+    return max(answers, key=lambda answer: len(answer[1]))
+
+
+def ask_once(evidence: Evidence, params: dict, environment: dict, words: list) -> Outcome:
     if not params["container"]:
         settings = ["%s=%s" % item for item in environment.items()]
         return evidence.run(["env", *settings, *words], params["timeout"])
@@ -131,19 +152,18 @@ def main() -> None:
     environment = {str(name): str(value) for name, value in params["environment"].items()}
     evidence = LiveEvidence()
     engine = engines.ENGINES[params["engine"]]
-    outcome = ask_for_help(evidence, params, environment)
-    text = outcome.text + "\n" + outcome.error_text
-    options = arguments.parse_options(text)
-    if not outcome.ok or outcome.rc or not options:
+    outcome, options, asked = ask_for_help(evidence, params, environment)
+    if not options:
+        text = outcome.text + "\n" + outcome.error_text
         last = next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "no output")
         why = outcome.reason or "exit status %s: %s" % (outcome.rc, last[:300])
-        asked = " ".join([*params["command"], *engine.help])
         where = "in the image %s" % params["container"]["asked"] if params["container"] else "in that environment"
         module.fail_json(msg="%s does not show its options (%s). Is the engine installed %s?" % (asked, why, where))
     found = arguments.find_problems(params["arguments"], options, engine)
     shortened = arguments.find_shortened(params["arguments"], options, engine)
     kind = read_model_type(evidence, params, environment)
     result = {"changed": False, "problems": found, "shortened": shortened, "options": len(options), "model_type": kind}
+    result["names"] = sorted(options)
     wrong = []
     if found:
         wrong.append(

@@ -10,7 +10,8 @@ description:
   - Compares the hub's list of a repository (C(org/name)) with its cache on the host, and the bytes that are missing
     with the free space. Says apart a repository that is gated, one that is not there or private, a token that is
     refused, a revision that does not exist, and a hub that cannot be reached (name resolution, proxy, certificate).
-  - Downloads nothing. The role C(inference_server) does that with the engine's own C(huggingface_hub).
+  - Downloads nothing. The role C(inference_server) does that, with the engine's own C(huggingface_hub), or for a
+    container with C(module_utils/gpu_provision/hub_download.py).
 options:
   model:
     description: The model, a name on the hub or a path.
@@ -41,9 +42,8 @@ options:
     type: list
     elements: str
   python:
-    description: The engine's Python.
+    description: The engine's Python. Without it, for a server in a container, a client of ours can download.
     type: path
-    required: true
   record:
     description: Where it is noted what was verified; a run that finds every file of it there does not ask the hub.
     type: path
@@ -101,7 +101,7 @@ recorded:
   returned: when the hub or the cache was looked at
   type: bool
 tool:
-  description: What can download it (python or a program), its version and command; V(null) where nothing can.
+  description: What can download it (python, a program, or own), its version and command; V(null) where nothing can.
   returned: always
   type: dict
 """
@@ -117,14 +117,18 @@ from ansible.module_utils.gpu_provision.hub_client import TOKEN_NAMES, HubProble
 
 ASK = "import huggingface_hub; print(huggingface_hub.__version__)"
 PROGRAMS = ("hf", "huggingface-cli")
+SYSTEM_PYTHON = "/usr/bin/python3"
 SECONDS = 60
 
 
-def find_tool(python: str, environment: dict[str, str]) -> dict[str, Any] | None:
-    """``{kind: python | program, version, command}``: the engine's own huggingface_hub, or else a program of it.
+def find_tool(python: str | None, environment: dict[str, str]) -> dict[str, Any] | None:
+    """``{kind: python | program | own, version, command}``: the engine's own huggingface_hub, or else a program of it;
+    our own client where there is no environment of the engine (`python` None: it is in an image).
 
-    `version` is None for a program, and for a Python that is not installed yet.
+    `version` is None for a program, for a Python that is not installed yet, and of our own.
     """
+    if python is None:
+        return {"kind": "own", "version": None, "command": SYSTEM_PYTHON}
     own = {**environment, "HOME": "/nonexistent", "LC_ALL": "C.UTF-8"}
     if not os.path.exists(python):
         return {"kind": "python", "version": None, "command": python}
@@ -151,7 +155,7 @@ def main() -> None:
             "home": {"type": "path", "required": True},
             "download_directory": {"type": "path"},
             "left_out": {"type": "list", "elements": "str"},
-            "python": {"type": "path", "required": True},
+            "python": {"type": "path"},
             "record": {"type": "path"},
             "verify": {"type": "bool", "default": False},
         },

@@ -54,6 +54,11 @@ options:
       - The directory with the model's files, or V("") where it is not known. Given once the engine is installed, whose
         versions have to be readable then.
     type: path
+  ray:
+    description:
+      - The program C(ray) of the engine's environment, where the ranks are started by it. Its version then counts, and
+        that of Python.
+    type: path
 extends_documentation_fragment:
   - gpu_host
 """
@@ -98,6 +103,15 @@ from ansible.module_utils.gpu_server import engines, rank_host
 SETTINGS = (("NCCL_SOCKET_IFNAME", False), ("GLOO_SOCKET_IFNAME", True))
 
 
+def find_ray_problems(program: str, versions: dict[str, str]) -> list[str]:
+    """Why Ray cannot start this host's ranks."""
+    if os.path.exists(program) and versions.get("ray"):
+        return []
+    return [
+        "its engine has no Ray (%s); add ray to inference_server_packages, of the same version on every host" % program
+    ]
+
+
 def look_around(params: dict[str, Any], problems: list[str]) -> dict[str, Any]:
     """What this host brings; what is wrong with it goes into `problems`."""
     environment = {str(name): str(value) for name, value in params["environment"].items()}
@@ -106,6 +120,11 @@ def look_around(params: dict[str, Any], problems: list[str]) -> dict[str, Any]:
     brings: dict[str, Any] = {"interface": None, "source": None}
     brings["versions"] = rank_host.find_versions(evidence, params["command"], environment, engine.packages)
     installed = os.path.exists((params["command"] or [""])[0]) and params["model_directory"] is not None
+    if params["ray"]:
+        problems += find_ray_problems(params["ray"], brings["versions"])
+        brings["versions"]["python"] = rank_host.find_python_version(params["command"])
+    else:
+        brings["versions"].pop("ray", None)
     if installed and not brings["versions"]:
         problems.append("the versions of its %s cannot be read" % engine.label)
     brings["model"] = rank_host.hash_model(params["model_directory"])
@@ -150,6 +169,7 @@ def main() -> None:
             "command": {"type": "list", "elements": "str", "default": []},
             "environment": {"type": "dict", "default": {}},
             "model_directory": {"type": "path"},
+            "ray": {"type": "path"},
         },
         supports_check_mode=True,
         required_if=[("meet", "look", ("engine",))],

@@ -54,6 +54,12 @@ options:
       - A word that is the same for all hosts that serve one model together, and for this one start. The wait for each
         rank then ends as soon as that for another has failed, with the cause V(other_rank).
     type: str
+  members:
+    description:
+      - Of a server over several hosts, for rank 0, the addresses of the other hosts by the names that the wait shows
+        while they are not connected.
+    type: dict
+    default: {}
 attributes:
   check_mode:
     support: full

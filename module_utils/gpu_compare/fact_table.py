@@ -598,7 +598,7 @@ _SERVER: list[Rule] = [
     _set("server.node.rank", "rank of this host"),
     _set("server.node.address", "address of rank 0"),
     _set("server.node.port", "port of rank 0"),
-    *_derived("server.node.(nodes rank)", "server.node.(follower first_rank spans_hosts)"),
+    *_derived("server.node.(nodes rank)", "server.node.(follower first_rank ray spans_hosts)"),
     *_noise(_MOMENT, "server.node.(peers peers_missing)"),
     _set("server.in_container", "server is in a container"),
     *(

@@ -17,6 +17,7 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 ENDPOINT = "https://huggingface.co"
+AGENT = "gpu-host-validation"
 SECONDS = 30.0
 ANSWER_LIMIT_BYTES = 64 * 1024 * 1024
 # "org/name", and no path. Names of one word ("gpt2") are those of the hub's first years; a directory has that form too.
@@ -51,6 +52,7 @@ class Hub:
         except (OSError, ssl.SSLError) as error:
             raise HubProblem("tls", "The certificates in %s could not be read: %s" % (bundle, error)) from None
         scheme = urlsplit(self.endpoint).scheme
+        self._environment, self._context = environment, context
         self._opener = urllib.request.build_opener(
             urllib.request.ProxyHandler({scheme: self.proxy} if self.proxy else {}),
             urllib.request.HTTPSHandler(context=context),
@@ -82,11 +84,48 @@ class Hub:
         path = "/%s/resolve/%s/%s" % (repository, quote(revision, safe=""), quote(name))
         self._ask("HEAD", path, repository, revision)
 
-    def _ask(self, method: str, path: str, repository: str, revision: str) -> bytes:
-        request = urllib.request.Request(self.endpoint + path, method=method)  # noqa: S310  the hub's own address
-        request.add_header("User-Agent", "gpu-host-validation")
+    def open_file(self, repository: str, revision: str, name: str, begins: int = 0) -> Any:
+        """The answer with the content of a file from byte `begins` on: 206, or 200 from one that gives all of it.
+
+        The bytes may lie on another host, which is asked without the token (the address is signed).
+        """
+        path = "/%s/resolve/%s/%s" % (repository, quote(revision, safe=""), quote(name))
+        request = self._make_request("GET", self.endpoint + path)
+        if begins:
+            request.add_header("Range", "bytes=%d-" % begins)
+        try:
+            try:
+                return self._opener.open(request, timeout=SECONDS)
+            except urllib.error.HTTPError as error:
+                elsewhere = error.headers.get("Location") if 300 <= error.code < 400 else None
+                if not elsewhere or urlsplit(elsewhere).scheme not in ("http", "https"):
+                    raise
+                request = urllib.request.Request(elsewhere, headers={"User-Agent": AGENT})  # noqa: S310  looked at above
+                if begins:
+                    request.add_header("Range", "bytes=%d-" % begins)
+                return self._opener_of(elsewhere).open(request, timeout=SECONDS)
+        except urllib.error.HTTPError as error:
+            raise self._explain_refusal(error.code, error.headers, repository, revision) from None
+        except (OSError, ValueError) as error:
+            raise self._explain_silence(error) from None
+
+    def _opener_of(self, address: str) -> urllib.request.OpenerDirector:
+        """For an address of another host, which a proxy may have to be asked for, or not."""
+        proxy = find_proxy(address, self._environment)
+        return urllib.request.build_opener(
+            urllib.request.ProxyHandler({urlsplit(address).scheme: proxy} if proxy else {}),
+            urllib.request.HTTPSHandler(context=self._context),
+        )
+
+    def _make_request(self, method: str, address: str) -> urllib.request.Request:
+        request = urllib.request.Request(address, method=method)  # noqa: S310  the hub's own address
+        request.add_header("User-Agent", AGENT)
         if self.token:
             request.add_header("Authorization", "Bearer " + self.token)
+        return request
+
+    def _ask(self, method: str, path: str, repository: str, revision: str) -> bytes:
+        request = self._make_request(method, self.endpoint + path)
         try:
             with self._opener.open(request, timeout=SECONDS) as answer:
                 return bytes(answer.read(ANSWER_LIMIT_BYTES))

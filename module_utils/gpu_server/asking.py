@@ -118,7 +118,9 @@ def _whether_to_ask(params: dict[str, Any], facts: dict[str, Any]) -> tuple[bool
     if wanted == "never":
         return False, "not asked for"
     if server_state.is_follower(facts):
-        return False, "this host runs rank %s, which serves no API" % facts["node"]["rank"]
+        rank = facts["node"]["rank"]
+        runs = "ranks of the server of another host" if rank is None else "rank %s" % rank
+        return False, "this host runs %s, which serves no API" % runs
     if facts["state"] is None:
         return None, facts["why"]
     if facts["state"] not in ("ready", "unhealthy"):

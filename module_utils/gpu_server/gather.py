@@ -275,6 +275,8 @@ def _find_log_source(
     """(the log as log_source gives it, whether it is known that there is no other)."""
     process, container, unit = facts["process"], facts["container"], facts["unit"]
     path, known = params.get("log"), True
+    if facts["node"] and facts["node"]["ray"] and facts["node"]["follower"] and facts["ranks"]:
+        path = "/proc/%d/fd/1" % facts["ranks"][0]["pid"]  # what the unit writes is Ray's alone
     if not path and process and not (unit and unit["output"] and ":" in unit["output"]):
         path, known = processes.find_output(evidence, process["pid"], errors)
         path = _find_open_file(evidence, process["pid"], path) if container and path else path
@@ -352,9 +354,10 @@ def _host_side(evidence: Evidence, params: dict[str, Any], facts: dict[str, Any]
         facts["nccl"] = nccl.read_nccl(evidence, None, None, None, 1)
         return
     engine = engines.ENGINES.get(facts["engine"] or "")
-    facts["differences"] = settings.compare_settings(
-        params.get("expected") or {}, process["settings"], environment, engine
-    )
+    expected = dict(params.get("expected") or {})
+    if facts["node"]["ray"] and facts["node"]["follower"]:
+        expected["arguments"] = {}  # those of the engine, which runs on another host
+    facts["differences"] = settings.compare_settings(expected, process["settings"], environment, engine)
     inside = InsideEvidence(evidence, process["pid"]) if facts["container"] else evidence
     environment = None if facts["in_container"] is None else environment  # whose files they are is not known
     facts["packages"] = (

@@ -19,15 +19,16 @@ SOURCE = "the command line of the server"
 
 
 def read_node(engine: Engine, live: Settings, errors: Errors) -> dict[str, Any]:
-    """``{rank, nodes, address, port, follower, first_rank, spans_hosts, peers, peers_missing}``.
+    """``{rank, nodes, address, port, follower, ray, first_rank, spans_hosts, peers, peers_missing}``.
 
-    `address` and `port` of rank 0, None where they are not given. `follower`: it is another rank than 0, which serves
-    no API. `rank` and `nodes` are None where the arguments for them are no numbers. `first_rank`: the lowest
-    tensor-parallel rank of this host, None where several pipeline stages make its number say nothing. Of the last two
-    see `count_peers`. `spans_hosts`: every generation takes the ranks of all hosts, since one copy of the model is cut
-    over them (tensor or pipeline parallel, no data parallel replicas); None where the arguments do not say.
+    `ray`: Ray runs its ranks, and ray_nodes.py says the rest. `address` and `port` of rank 0, None where they are not
+    given. `follower`: it is another rank than 0, which serves no API. `rank` and `nodes` are None where the arguments
+    for them are no numbers. `first_rank`: the lowest tensor-parallel rank of this host, None where several pipeline
+    stages make its number say nothing. `spans_hosts`: every generation takes the ranks of all hosts, since one copy of
+    the model is cut over them (tensor or pipeline parallel, no data parallel replicas); None where the arguments do not
+    say. Of the last two see `count_peers`.
     """
-    node: dict[str, Any] = {"rank": 0, "nodes": 1, "address": None, "port": None, "follower": False}
+    node: dict[str, Any] = {"rank": 0, "nodes": 1, "address": None, "port": None, "follower": False, "ray": False}
     node.update(first_rank=0, spans_hosts=False, peers=None, peers_missing=0)
     if not engine.nodes_name or engine.nodes_name not in live:
         return node
@@ -43,11 +44,12 @@ def read_node(engine: Engine, live: Settings, errors: Errors) -> dict[str, Any]:
     local = count_local_ranks(engine, live, node)
     alone = engines.find_count(live, engine.pipeline_parallel) == 1
     node["first_rank"] = local * node["rank"] if alone and local is not None and node["rank"] is not None else None
-    node["spans_hosts"] = _spans_hosts(engine, live, node["nodes"])
+    node["spans_hosts"] = find_span(engine, live, node["nodes"])
     return node
 
 
-def _spans_hosts(engine: Engine, live: Settings, nodes: int | None) -> bool | None:
+def find_span(engine: Engine, live: Settings, nodes: int | None) -> bool | None:
+    """Whether every generation takes the ranks of all hosts; None where the arguments do not say."""
     replicas = engines.find_count(live, engine.data_parallel)
     tensor, pipeline = engines.find_tensor_parallel(engine, live), engines.find_count(live, engine.pipeline_parallel)
     if nodes is None or replicas is None or tensor is None or pipeline is None:

@@ -9,6 +9,7 @@ import errno
 import hashlib
 import os
 import socket
+import subprocess
 import time
 
 from ..gpu_host.evidence.errors import Errors
@@ -20,6 +21,7 @@ CONNECT_SECONDS = 5.0
 GREETING = b"gpu-host: rank 0 listens\n"
 # Whose versions have to be the same on every host: the engine's own, and what moves the data between them.
 COMPARED = ("torch", "nvidia-nccl")
+PYTHON_SECONDS = 20
 
 
 def find_versions(
@@ -29,6 +31,18 @@ def find_versions(
     found = installed.find_packages(evidence, words, environment) or {}
     names = (*packages, *COMPARED)
     return {name: version for name, version in sorted(found.items()) if name.startswith(names)}
+
+
+def find_python_version(words: list[str]) -> str:
+    """The version of the Python that starts the engine, which Ray wants alike on every node; "" where it says none."""
+    try:
+        code = "import platform; print(platform.python_version())"
+        asked = subprocess.run(
+            [words[0], "-c", code], capture_output=True, text=True, timeout=PYTHON_SECONDS, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired, IndexError):
+        return ""
+    return asked.stdout.strip()
 
 
 def hash_model(directory: str | None) -> dict[str, str] | None:

@@ -7,7 +7,7 @@ from typing import Any
 from ..gpu_host.evidence.errors import Errors
 from ..gpu_host.evidence.interface import ABSENT, Evidence
 from ..gpu_host.evidence.offenders import any_of
-from . import engines, installed, nodes, other_servers, processes, server_choice, units
+from . import engines, installed, nodes, other_servers, processes, ray_nodes, server_choice, units
 from .containers import container_reader
 from .engines import Engine
 
@@ -18,6 +18,7 @@ def read_server_processes(
     """The facts that gather.py names, as far as processes, their container and their unit tell them; and what it takes
     out again: `pids` below the server, `silent` processes without a command line, `titles_unread`, `proxied`."""
     found, silent = processes.find_servers(evidence, table, errors)
+    found += ray_nodes.find_followers(evidence, table, found, errors)
     if params.get("outside_containers"):
         found = [one for one in found if not processes.is_in_container(evidence, one[0].pid)]
         silent = [one for one in silent if not processes.is_in_container(evidence, one.pid)]
@@ -58,8 +59,12 @@ def read_server_processes(
     else:
         top, words, engine = chosen
         facts["environment"] = processes.read_environment(evidence, top.pid, errors)
-        live = engines.find_settings(engine, words, facts["environment"])
+        follows = not engine.command.search(" ".join(words))  # a node of Ray, whose words are not the engine's
+        live = {} if follows else engines.find_settings(engine, words, facts["environment"])
         below = processes.find_descendants(top.pid, table)
+        by_ray = follows or ray_nodes.uses_ray(engine, live)
+        node = ray_nodes.choose_node(evidence, top.pid, table, errors) if by_ray else None
+        below += [one for one in processes.find_descendants(node.pid, table) if one not in below] if node else []
         facts["pids"] = {process.pid for process in below}
         facts["engine"] = engine.name
         facts["in_container"], facts["container"] = container_reader.read_container(
@@ -71,29 +76,12 @@ def read_server_processes(
             monitors=server_choice.list_command_lines(evidence, table, "conmon", errors),
         )
         facts["locks"] = _find_locks(evidence, facts, top.pid)
-        status = processes.read_status(evidence, top.pid, errors)
-        limits = processes.read_limits(evidence, top.pid, errors)
-        facts["process"] = {
-            "pid": top.pid,
-            "command": " ".join(words),
-            "arguments": words,
-            "settings": live,
-            "started_at": None if top.started_at is None else round(top.started_at, 2),
-            "age_s": None if top.started_at is None else round(evidence.now() - top.started_at, 1),
-            "user_id": status["uid"],
-            "rss_mib": status["rss_mib"],
-            "state": top.state,
-            "unit": server_choice.find_unit_of_server(evidence, top.pid, table, errors),
-            "python": words[0],
-            **limits,
-        }
-        facts["node"] = nodes.read_node(engine, live, errors)
+        facts["process"] = _describe_process(evidence, top, words, live, table, errors)
+        if by_ray:
+            facts.update(ray_nodes.read_part(evidence, engine, live, node, table, errors, follows=follows))
+        else:
+            _read_part(evidence, facts, engine, live, below, errors)
         _count_peers(evidence, facts, top.pid)
-        facts["ranks_expected"] = nodes.count_local_ranks(engine, live, facts["node"])
-        if facts["ranks_expected"] is None:
-            given = [live[name] for name in engine.tensor_parallel if name in live]
-            errors.odd("the command line of the server", "the number of tensor-parallel ranks is no number", given)
-        facts["ranks"], facts["titles_unread"] = _ranks(evidence, engine, below, errors)
         facts["compilers"] = [
             {"pid": process.pid, "name": process.name, "cpu_s": process.cpu_s}
             for process in below
@@ -114,6 +102,49 @@ def read_server_processes(
     if name and evidence.run(units.show_command(name), units.SECONDS).status == ABSENT:
         facts["units_found"] = []  # there is no systemd
     return facts
+
+
+def _describe_process(
+    evidence: Evidence,
+    top: processes.Process,
+    words: list[str],
+    live: engines.Settings,
+    table: dict[int, processes.Process],
+    errors: Errors,
+) -> dict[str, Any]:
+    status = processes.read_status(evidence, top.pid, errors)
+    limits = processes.read_limits(evidence, top.pid, errors)
+    return {
+        "pid": top.pid,
+        "command": " ".join(words),
+        "arguments": words,
+        "settings": live,
+        "started_at": None if top.started_at is None else round(top.started_at, 2),
+        "age_s": None if top.started_at is None else round(evidence.now() - top.started_at, 1),
+        "user_id": status["uid"],
+        "rss_mib": status["rss_mib"],
+        "state": top.state,
+        "unit": server_choice.find_unit_of_server(evidence, top.pid, table, errors),
+        "python": words[0],
+        **limits,
+    }
+
+
+def _read_part(
+    evidence: Evidence,
+    facts: dict[str, Any],
+    engine: Engine,
+    live: engines.Settings,
+    below: list[processes.Process],
+    errors: Errors,
+) -> None:
+    """The part that this host has of a server, and its ranks."""
+    facts["node"] = nodes.read_node(engine, live, errors)
+    facts["ranks_expected"] = nodes.count_local_ranks(engine, live, facts["node"])
+    if facts["ranks_expected"] is None:
+        given = [live[name] for name in engine.tensor_parallel if name in live]
+        errors.odd("the command line of the server", "the number of tensor-parallel ranks is no number", given)
+    facts["ranks"], facts["titles_unread"] = _ranks(evidence, engine, below, errors)
 
 
 def _find_locks(evidence: Evidence, facts: dict[str, Any], pid: int) -> list[dict[str, Any]] | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from . import engines, stall
+from . import engines, ray_nodes, stall
 from .engines.engine import IMPORTS
 
 LOADED = ("compile", "kv_cache", "autotune", "graphs", "engine_ready", "listening", "ready")  # phases after the weights
@@ -135,12 +135,20 @@ def _state_of_follower(facts: dict[str, Any], said: str, scale: float) -> tuple[
     """The state of a rank that serves no API: by its processes, its log, and its /health where it has one."""
     node, log, health = facts["node"], facts["log"], facts["api"]["health"] or {}
     engine = engines.ENGINES.get(facts["engine"] or "")
-    told = "rank %s of %s hosts; requests go to rank 0 at %s" % (node["rank"], node["nodes"], node["address"])
+    told = (
+        "its ranks are those of the server on %s, by Ray" % (node["address"] or "rank 0")
+        if node["ray"]
+        else "rank %s of %s hosts; requests go to rank 0 at %s" % (node["rank"], node["nodes"], node["address"])
+    )
     if said:
         return ("unhealthy" if log["fatal"]["phase"] == "serving" else "failed"), said
     if engine and engine.follower_answers:
         if health.get("code") == 200 and health["answered"]:
             return "ready", "%s; its ranks are ready, /health answers 200" % told
+    elif ray_nodes.waits_for_server(facts):
+        return "starting", "%s; it has started none here yet" % told
+    elif node["ray"] and facts["ranks_expected"] is None:
+        return None, "%s; %d run here, and how many belong here is not known" % (told, len(facts["ranks"] or ()))
     elif facts["ranks"] and len(facts["ranks"]) >= (facts["ranks_expected"] or 1) and log["phase"] in LOADED:
         return "ready", "%s; its %d ranks run, and have loaded the model" % (told, len(facts["ranks"]))
     quiet = log["age_s"]

@@ -16,6 +16,7 @@ from .engines import find_patience_of_phase
 # the first communicator is made; SGLang's and vLLM's own lines around it; vllm issue 33041, sglang's and rtx6kpro's
 # reports of hangs]
 _COMMUNICATOR = re.compile(r"NCCL version \d|using nccl==\d|NCCL INFO (?:Connected|Channel|Trees|comm 0x)")
+WAITS_FOR_HOSTS = ("imports", "arguments", "engine", "placement", "distributed")  # phases, before all ranks are there
 GROWTH_MIB = 16  # memory that moves by less is noise
 SPIN_ADVICE = (
     "Prove peer-to-peer: stop the server, then ansible-playbook validate.yml --tags p2p. Look at the IOMMU "
@@ -183,15 +184,28 @@ def _missing(facts: dict[str, Any]) -> str | None:
 def _describe_missing_hosts(facts: dict[str, Any]) -> str | None:
     """What a start over several hosts waits for; None where that is not it."""
     node = facts.get("node")
-    if not node or node["nodes"] == 1 or facts["log"]["phase"] not in ("distributed", "arguments", "engine", "imports"):
+    if not node or node["nodes"] == 1 or facts["log"]["phase"] not in WAITS_FOR_HOSTS:
         return None
     place = "%s port %s" % (node["address"], node["port"])
+    if node["follower"] and node["ray"]:
+        return "its Ray node waits for the server of %s, or with it for another host" % place
     if node["follower"]:
         return "rank %s waits for rank 0 at %s, or with it for another host" % (node["rank"], place)
     if not node["peers_missing"]:
         return None
     here = ", ".join(node["peers"]) or "none"
-    return "rank 0 waits at %s for %d of the other hosts; connected: %s" % (place, node["peers_missing"], here)
+    who = name_absent_hosts(facts) or "%d of the other hosts" % node["peers_missing"]
+    if node["ray"]:
+        return "Ray at %s waits for the GPUs of %s; connected: %s" % (place, who, here)
+    return "rank 0 waits at %s for %s; connected: %s" % (place, who, here)
+
+
+def name_absent_hosts(facts: dict[str, Any]) -> str:
+    """The hosts that are not connected to rank 0, by the names that whoever waits knows them by (`absent`, of the
+    action inference_server_ready); "" where none is, or none of them is known by name."""
+    node = facts.get("node") or {}
+    waits = node.get("peers_missing") and facts["log"]["phase"] in WAITS_FOR_HOSTS
+    return ", ".join(node.get("absent") or ()) if waits else ""
 
 
 def _load(gpu: dict[str, Any]) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from . import stall
+from . import ray_nodes, stall
 from .engines import describe_phase
 
 GRACE_SECONDS = 20.0  # a unit that was just started has no process yet
@@ -73,6 +73,9 @@ class Watch:
         if state in ("absent", "stopped"):
             if waited < GRACE_SECONDS * self.scale:
                 return Verdict("waiting", "not started yet")
+            # What the unit runs before the engine, such as Ray's head, takes its time.
+            if (facts["unit"] or {}).get("active") == "active" and waited < stall.find_patience(None, self.scale):
+                return Verdict("waiting", "its unit runs, and has not come to the engine yet")
             return Verdict(
                 "failed", "it does not run: %s" % facts["why"], "Start it, and look at its unit and its log."
             )
@@ -103,7 +106,8 @@ class Watch:
             self._missing_since = None
         # One look may find a log that has been silent for long; that nothing else moves takes a second look.
         long_quiet = facts["state"] == "stalled" and unmoved is not None and why["cause"] != "rank_stopped"
-        if long_quiet or quiet > stall.find_patience(phase, self.scale):
+        waits = ray_nodes.waits_for_server(facts)
+        if not waits and (long_quiet or quiet > stall.find_patience(phase, self.scale)):
             return self._stalled(facts, why, max(quiet, facts["log"]["age_s"] or 0.0) if long_quiet else quiet)
         if self.limit_s and now - (self.began or now) > self.limit_s:
             return self._stalled(facts, why, quiet, "not ready within %s; " % format_duration(self.limit_s))
@@ -123,7 +127,12 @@ class Watch:
 def describe_start(facts: dict[str, Any]) -> str:
     """ "loads weights 41/83, 4 min left": what a start does now."""
     log = facts["log"]
+    if ray_nodes.waits_for_server(facts):
+        return "its Ray node waits for the ranks that rank 0 will start in it"
     text = describe_phase(log["phase"]) or "starts"
+    absent = stall.name_absent_hosts(facts)
+    if absent:
+        text += "; not connected yet: %s" % absent
     progress = log["progress"]
     if progress and progress["phase"] == log["phase"] and progress["done"] < progress["total"]:
         text += " %d/%d" % (progress["done"], progress["total"])

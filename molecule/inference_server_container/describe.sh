@@ -15,5 +15,7 @@ done
 [ ! -e "/proc/$pid/root/dev/nvidia0" ] || echo "gpu nvidia0"
 grep CapBnd "/proc/$pid/status"
 echo "secret" $(grep -rlF 'secret$1' /etc /run/systemd/generator)
-tr '\0' '\n' < "/proc/$pid/environ" | grep ^ODD
+tr '\0' '\n' < "/proc/$pid/environ" | grep -E '^(ODD|HF_HUB_OFFLINE)='
+model=/proc/$pid/root/var/lib/inference-server/.cache/huggingface/hub/models--lukealonso--GLM-5-NVFP4
+echo "model $(stat -c %U "$model/blobs") $(find "$model"/snapshots/* -type l | wc -l) files"
 podman inspect inference-server --format 'command {{.Config.Cmd}} {{.Args}}' 2> /dev/null || true

@@ -26,6 +26,7 @@ ARGUMENT_SPEC = {
     "patience_scale": {"type": "float", "default": 1.0},
     "limit": {"type": "int", "default": 7200},
     "together": {"type": "str"},
+    "members": {"type": "dict", "default": {}},
 }
 
 
@@ -48,6 +49,20 @@ class OtherRanks:
         return next((path.name for path in sorted(self.place.glob("*"))), None)
 
 
+def name_absent(facts: dict[str, Any], members: dict[str, str]) -> None:
+    """Adds to the part that this host has of a server the names of those that are not connected to it."""
+    node = facts.get("node")
+    if node and node["peers"] is not None:
+        known = {*node["peers"], node["address"]}
+        node["absent"] = [name for name, address in members.items() if address and address not in known]
+
+
+def name_place(text: str, members: dict[str, str]) -> str:
+    """Whose rank a line of the log is about, which says so by its address: "(RayWorkerWrapper pid=7, ip=10.0.0.2)"."""
+    found = [name for name, address in members.items() if address and "ip=%s)" % address in text]
+    return " (%s)" % found[0] if found else ""
+
+
 class ActionModule(Base):  # type: ignore[misc]
     """Each look is one call of the facts module; what it means is judged here."""
 
@@ -62,6 +77,8 @@ class ActionModule(Base):  # type: ignore[misc]
         if verdict.state == "ready":
             verdict = self._ask(verdict, args)
             watch.history.append(verdict.message)
+        if verdict.state != "ready":
+            verdict.message += name_place(verdict.message, args["members"])
         if others and verdict.state != "ready" and verdict.cause != watching.OTHER_RANK:
             others.tell_failure()
         advice = " " + verdict.advice if verdict.advice and verdict.state != "ready" else ""
@@ -76,7 +93,9 @@ class ActionModule(Base):  # type: ignore[misc]
     def _wait(self, watch: Any, args: dict[str, Any], others: OtherRanks | None = None) -> Any:
         shown, shown_at = "", 0.0
         while True:
-            verdict = watch.look(self._facts(args, light=True, generate="never"), time.monotonic())
+            facts = self._facts(args, light=True, generate="never")
+            name_absent(facts, args["members"])
+            verdict = watch.look(facts, time.monotonic())
             failed = others.find_failure() if others and verdict.state == "waiting" else None
             if failed:
                 verdict = watching.Verdict(

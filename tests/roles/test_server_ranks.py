@@ -23,6 +23,7 @@ QUICK = ("-e", '{"inference_server_validate": false}')
 PREPARE = r"""
 mkdir -p /srv/venv/bin /srv/models/glm
 ln -sfn /usr/bin/python3 /srv/venv/bin/python
+ln -sfn /srv/engine_ray/bin/ray /srv/venv/bin/ray
 echo '{"model_type": "glm_moe_dsa"}' > /srv/models/glm/config.json
 cat > /usr/local/bin/nvidia-smi <<'END'
 #!/bin/sh
@@ -50,11 +51,22 @@ VARIABLES: dict[str, Any] = {
 }
 
 
+# vLLM 0.10, which has no --nnodes.
+BY_RAY: dict[str, Any] = {
+    **VARIABLES,
+    "inference_server_engine": "vllm",
+    "inference_server_arguments": {"tensor-parallel-size": 2},
+    "inference_server_environment": {
+        "PYTHONPATH": "/srv/engine_ray:/srv/engine", "STANDIN_SPEED": 60, "STANDIN_STATE": STATE,
+    },
+}  # fmt: skip
+
+
 class Group:
     """Both hosts in one inventory."""
 
-    def __init__(self, hosts: dict[str, dict[str, Any]], work: Path) -> None:
-        self.hosts, self.work = hosts, work
+    def __init__(self, hosts: dict[str, dict[str, Any]], work: Path, variables: dict[str, Any]) -> None:
+        self.hosts, self.work, self.variables = hosts, work, variables
         self.inventory = work / "inventory.yml"
 
     def run(self, *arguments: str, book: str = "server_group.yml", **by_host: dict[str, Any]) -> tuple[int, str]:
@@ -63,7 +75,7 @@ class Group:
             name: {**describe_connection(host), **by_host.get(name.replace("-", "_"), {})}
             for name, host in self.hosts.items()
         }
-        self.inventory.write_text(yaml.safe_dump({"serve_glm": {"hosts": hosts, "vars": VARIABLES}}))
+        self.inventory.write_text(yaml.safe_dump({"serve_glm": {"hosts": hosts, "vars": self.variables}}))
         environment = {
             **os.environ, "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"), "NO_COLOR": "1", "ANSIBLE_NOCOLOR": "1",
             "GPU_HOST_REPORTS_DIR": str(self.work / "reports"),
@@ -79,20 +91,34 @@ class Group:
         return ask_over_ssh(self.hosts[name], command).strip()
 
     def pids(self) -> list[str]:
-        return [self.ask(name, "systemctl show inference-server --property=MainPID --value") for name in NAMES]
+        return [self.ask(name, "systemctl show inference-server --property=MainPID --value") for name in self.hosts]
 
-    def serves(self) -> bool:
+    def serves(self, *names: str) -> bool:
         code = "import urllib.request as u; print(u.urlopen('http://127.0.0.1:8000/health', timeout=5).status)"
-        return all(run_over_ssh(self.hosts[name], 'python3 -c "%s"' % code).stdout.strip() == "200" for name in NAMES)
+        return all(
+            run_over_ssh(self.hosts[name], 'python3 -c "%s"' % code).stdout.strip() == "200"
+            for name in names or self.hosts
+        )
+
+
+def make_group(
+    make_host: Callable[..., dict[str, Any]], work: Path, names: tuple[str, ...], variables: dict[str, Any]
+) -> Group:
+    mounts = ["--bind-ro=%s:/srv/%s" % (ROOT / "tests" / "fixtures" / one, one) for one in ("engine", "engine_ray")]
+    hosts = {name: make_host(name, "bookworm", *mounts) for name in names}
+    for host in hosts.values():
+        ask_over_ssh(host, "sh -s", PREPARE)
+    return Group(hosts, work, variables)
 
 
 @pytest.fixture(scope="module")
 def group(make_host: Callable[..., dict[str, Any]], tmp_path_factory: pytest.TempPathFactory) -> Group:
-    mount = "--bind-ro=%s:/srv/engine" % (ROOT / "tests" / "fixtures" / "engine")
-    hosts = {name: make_host(name, "bookworm", mount) for name in NAMES}
-    for host in hosts.values():
-        ask_over_ssh(host, "sh -s", PREPARE)
-    return Group(hosts, tmp_path_factory.mktemp("ranks"))
+    return make_group(make_host, tmp_path_factory.mktemp("ranks"), NAMES, VARIABLES)
+
+
+@pytest.fixture(scope="module")
+def ray_group(make_host: Callable[..., dict[str, Any]], tmp_path_factory: pytest.TempPathFactory) -> Group:
+    return make_group(make_host, tmp_path_factory.mktemp("ray"), ("ray-a", "ray-b"), BY_RAY)
 
 
 def test_one_host_of_a_group_is_refused(group: Group) -> None:
@@ -141,3 +167,45 @@ def test_a_rank_that_goes_later_is_seen_on_rank_0(group: Group) -> None:
     assert "NOT READY rank-a: 2 failed: server_hosts_complete, server_ready" in text
     assert "1 of 1 other hosts are not connected to" in text
     assert "NOT READY rank-b: 1 failed: server_started" in text
+
+
+def test_an_engine_without_arguments_for_several_hosts_is_started_by_ray(ray_group: Group) -> None:
+    late = {**BY_RAY["inference_server_environment"], "STANDIN_SCENARIO": "late"}
+    code, text = ray_group.run(ray_b={"inference_server_environment": late})  # which ends with the checks of the server
+    assert code == 0, text[-6000:]
+    assert "waits until Ray has a GPU for each rank; not connected yet: rank 1 (ray-b)" in text
+    assert "its Ray node waits for the ranks that rank 0 will start in it" in text
+    assert "All 2 hosts are ready" in text
+    assert ray_group.serves("ray-a")
+    first, second = (
+        ray_group.ask(name, "cat /etc/systemd/system/inference-server.service") for name in ray_group.hosts
+    )
+    assert '--distributed-executor-backend "ray"' in first
+    assert "--include-dashboard=false --disable-usage-stats" in first
+    address = ray_group.hosts["ray-a"]["address"]
+    assert '/srv/venv/bin/ray "start" "--address=%s:20000"' % address in second
+    assert "vllm" not in second.partition("ExecStart=")[2]
+    before = ray_group.pids()
+    code, text = ray_group.run(*QUICK, ray_b={"inference_server_environment": late})
+    assert code == 0, text[-6000:]
+    assert text.count("changed=0") == 2
+    assert ray_group.pids() == before
+
+
+def test_a_host_whose_ray_does_not_join_is_named_and_both_go_back(ray_group: Group) -> None:
+    late = {**BY_RAY["inference_server_environment"], "STANDIN_SCENARIO": "no_gcs"}
+    code, text = ray_group.run(*QUICK, ray_b={"inference_server_environment": late})
+    assert code == 2, text[-3000:]
+    assert "rank 1 (ray-b): failed: " in text, text[-6000:]
+    assert "the Ray node does not reach rank 0" in text
+    assert text.count("The former configuration is back, and serves.") >= 2
+    assert ray_group.serves("ray-a")
+
+
+def test_a_rank_that_fails_is_named_by_the_host_of_its_address(ray_group: Group) -> None:
+    broken = {**BY_RAY["inference_server_environment"], "STANDIN_SCENARIO": "oom_graphs"}
+    code, text = ray_group.run(*QUICK, ray_b={"inference_server_environment": broken})
+    assert code == 2, text[-3000:]
+    assert "torch.OutOfMemoryError" in text, text[-6000:]
+    assert "(rank 1 (ray-b))" in text
+    assert text.count("The former configuration is back, and serves.") >= 2

@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import json
 import struct
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -153,10 +154,10 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @contextlib.contextmanager
-def running(hub: Hub, host: str = "127.0.0.1") -> Iterator[Hub]:
+def running(hub: Hub, host: str = "127.0.0.1", port: int = 0) -> Iterator[Hub]:
     """`hub` behind an address of its own."""
     handler = type("Handler", (_Handler,), {"hub": hub})
-    server = ThreadingHTTPServer((host, 0), handler)
+    server = ThreadingHTTPServer((host, port), handler)
     server.daemon_threads = True
     hub.address = "http://%s:%d" % (host, server.server_address[1])
     thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
@@ -166,3 +167,8 @@ def running(hub: Hub, host: str = "127.0.0.1") -> Iterator[Hub]:
     finally:
         server.shutdown()
         server.server_close()
+
+
+if __name__ == "__main__":  # hub_standin.py MODEL PORT, until it is ended
+    with running(Hub({sys.argv[1]: make_model()}), port=int(sys.argv[2])):
+        threading.Event().wait()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,8 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 import hub_standin
-from ansible.module_utils.gpu_provision import hub_cache, model_plan
+from ansible.module_utils.gpu_provision import hub_cache, hub_download, model_plan
+from ansible.module_utils.gpu_provision.hub_client import Hub as HubClient
 from ansible.module_utils.gpu_provision.hub_client import HubProblem, find_proxy
 from hub_standin import COMMIT, Hub
 
@@ -235,3 +238,87 @@ def test_a_token_that_was_left_on_the_host_counts(tmp_path: Path) -> None:
     assert hub_cache.find_token({"HOME": str(tmp_path)}, "/") == "hf_left"
     (tmp_path / "token").write_text("hf_other")
     assert hub_cache.find_token({"HOME": str(tmp_path), "HF_HOME": str(tmp_path)}, "/") == "hf_other"
+
+
+def bring(cache: Path, server: Hub, **environment: str) -> None:
+    """As files/download_model.py does it for a server in a container."""
+    client = HubClient({"HF_ENDPOINT": server.address, **environment})
+    hub_download.download_repository(MODEL, "main", str(cache), ["original/consolidated.00.pth"], client)
+
+
+def test_our_own_client_leaves_the_cache_as_huggingface_hub_does(tmp_path: Path) -> None:
+    with hub_standin.running(hub(token="hf_good")) as server:
+        bring(tmp_path, server, HF_TOKEN="hf_good")
+        found = plan(tmp_path, {"HF_ENDPOINT": server.address, "HF_TOKEN": "hf_good"})
+        assert found["state"] == "complete"
+        assert hub_cache.find_faults(found["directory"], found["sizes"]) == []
+        name = "model-00002-of-00003.safetensors"
+        link = Path(found["directory"]) / name
+        content = server.repositories[MODEL][name]
+        assert str(link.readlink()) == "../../blobs/" + hashlib.sha256(content).hexdigest()
+        assert link.read_bytes() == content
+        assert not (Path(found["directory"]) / "original").exists()
+        server.requests.clear()
+        bring(tmp_path, server, HF_TOKEN="hf_good")
+        assert server.count_files() == {}, "what is whole does not come again"
+
+
+def test_our_own_client_goes_on_inside_of_a_file(tmp_path: Path) -> None:
+    name = "model-00002-of-00003.safetensors"
+    with hub_standin.running(hub(cut={name: 3000})) as server:
+        with pytest.raises(OSError, match="3000 of"):
+            bring(tmp_path, server)
+        assert plan(tmp_path, {"HF_ENDPOINT": server.address})["state"] == "missing"
+        bring(tmp_path, server)
+        assert [begins for _method, path, begins in server.requests if begins and name in path] == ["bytes=3000-"]
+        assert plan(tmp_path, {"HF_ENDPOINT": server.address})["state"] == "complete"
+    assert list(tmp_path.rglob("*.incomplete")) == []
+
+
+def test_our_own_client_keeps_nothing_that_the_hub_does_not_name(tmp_path: Path) -> None:
+    name = "model-00001-of-00003.safetensors"
+    with hub_standin.running(hub()) as server:
+        content = server.repositories[MODEL][name]
+        blobs = tmp_path / "models--lukealonso--GLM-5-NVFP4" / "blobs"
+        blobs.mkdir(parents=True)
+        part = blobs / (hashlib.sha256(content).hexdigest() + ".incomplete")
+        part.write_bytes(b"x" * 1000)
+        with pytest.raises(OSError, match="is not what the hub's list names"):
+            bring(tmp_path, server)
+        assert not part.exists()
+        bring(tmp_path, server)
+        assert plan(tmp_path, {"HF_ENDPOINT": server.address})["state"] == "complete"
+        server.repositories[MODEL]["../../../../escaped"] = b"x"
+        with pytest.raises(OSError, match="leads out of its directory"):
+            bring(tmp_path, server)
+    with hub_standin.running(hub(token="hf_good", gated=True)) as server, pytest.raises(HubProblem, match="is gated"):
+        bring(tmp_path / "other", server)
+
+
+def test_the_token_stays_with_the_hub_where_the_bytes_lie_elsewhere(tmp_path: Path) -> None:
+    content = b"y" * 5000
+    seen: dict[str, str | None] = {}
+
+    class Store(BaseHTTPRequestHandler):
+        def log_message(self, form: str, *words: Any) -> None:
+            pass
+
+        def do_GET(self) -> None:
+            seen.update(token=self.headers.get("Authorization"), begins=self.headers.get("Range"))
+            self.send_response(206)
+            self.send_header("Content-Length", str(len(content) - 10))
+            self.end_headers()
+            self.wfile.write(content[10:])
+
+    store = ThreadingHTTPServer(("127.0.0.1", 0), Store)
+    threading.Thread(target=store.serve_forever, args=(0.02,), daemon=True).start()
+    elsewhere = {"Location": "http://127.0.0.1:%d/blob?signed" % store.server_address[1]}
+    try:
+        with hub_standin.running(hub(refusal=(302, elsewhere))) as server:
+            client = HubClient({"HF_ENDPOINT": server.address, "HF_TOKEN": "hf_good"})
+            with client.open_file(MODEL, "main", "model.bin", 10) as answer:
+                assert (answer.status, answer.read()) == (206, content[10:])
+        assert seen == {"token": None, "begins": "bytes=10-"}
+    finally:
+        store.shutdown()
+        store.server_close()

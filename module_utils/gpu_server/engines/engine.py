@@ -37,6 +37,7 @@ COMMON_PHASES = {
     IMPORTS: ("imports its libraries", PATIENCE_S),
     "arguments": ("reads its arguments", PATIENCE_S),
     "engine": ("starts its workers", PATIENCE_S),
+    "placement": ("waits until Ray has a GPU for each rank", 300.0),
     "distributed": ("connects its ranks", 180.0),
     "weights": ("loads weights", 300.0),
     "compile": ("compiles", 900.0),
@@ -102,6 +103,7 @@ class Engine:
     short: dict[str, str] = field(default_factory=dict)  # names with one dash -> the full name of the same setting
     settings_prefix: str = ""  # a variable PREFIX_NAME sets --name where the command line does not
     help: tuple[str, ...] = ("--help",)  # what makes it print every option
+    help_before: tuple[str, ...] = ()  # the same of older versions, where theirs differs
     abbreviates: bool = True  # argparse takes an unambiguous beginning of a name; click does not
     underscores: bool = False  # its parser takes a_name for a-name
     dotted: bool = False  # its parser takes a member of a JSON argument as --name.member
@@ -115,6 +117,9 @@ class Engine:
     address_variable: str = ""  # the variable that names a host's own address towards the others
     follower_flags: tuple[str, ...] = ()  # what every rank but the first is given beside
     follower_answers: bool = False  # such a rank answers /health on its port, and nothing else; or it has no port
+    # With Ray in the place of these: the argument and its value, and the title of a rank; see ray_nodes.py.
+    ray_setting: tuple[str, ...] = ()
+    ray_rank: re.Pattern[str] | None = None
 
     # Its API.
     server_info: tuple[str, ...] = ()

@@ -7,6 +7,7 @@ import re
 from ..load.generator import Generator
 from ..load.job import Job
 from ..load.result_files import parse_serving
+from ..log.log_faults import Fault
 from .engine import Engine, make_phase
 
 
@@ -45,6 +46,46 @@ GENERATOR = Generator(
     helps=("--help=all", "--help"),  # without "all" it names groups only; argparse, which 0.8 had, refuses the value
 )
 
+RAY_FAULTS = (
+    # ray/_private/node.py and utils.py (check_version_info); vllm/executor/ray_utils.py.
+    Fault(
+        "host_missing",
+        re.compile(
+            r"Failed to connect to GCS(?! at address \S+ within)|Could not connect to GCS|Unable to connect to GCS"
+        ),
+        True,
+        "the Ray node does not reach rank 0, where the cluster's table (GCS) is",
+        "Look at the unit on rank 0, and at the firewall: every port must be open between these hosts.",
+    ),
+    Fault(
+        "versions_differ",
+        re.compile(r"Version mismatch: The cluster was started with"),
+        True,
+        "this host has another Ray or another Python than rank 0",
+        "Install the same versions on every host.",
+    ),
+    Fault(
+        "host_missing",
+        re.compile(
+            r"Cannot provide a placement group of|is not included in a placement group"
+            r"|Current node has no GPU available"
+        ),
+        True,
+        "Ray has fewer GPUs than ranks: a host has not joined, or gives fewer GPUs",
+        "ray status on rank 0 says what has joined. Look at the unit and its log on the hosts that have not.",
+    ),
+    Fault(
+        "peer_gone",
+        re.compile(
+            r"Some Ray subprocesses exited unexpectedly|ActorDiedError|ray\.exceptions\.(?:RayActorError|NodeDiedError)"
+        ),
+        True,
+        "a rank, or the Ray node that it ran in, has ended on some host",
+        "Look at the first error of each host's log.",
+        general=True,
+    ),
+)
+
 ENGINE = Engine(
     name="vllm",
     label="vLLM",
@@ -62,7 +103,11 @@ ENGINE = Engine(
     phases=(
         make_phase("arguments", r"non-default args: \{"),
         make_phase("engine", r"Initializing a V\d LLM engine"),
-        make_phase("distributed", r"distributed_init_method=|is using nccl=="),
+        # executor/ray_utils.py; up to half an hour, without another line than how long it has waited.
+        make_phase("placement", r"Creating a new placement group|Waiting for creating a placement group"),
+        make_phase(
+            "distributed", r"distributed_init_method=|is using nccl==|Copying the following environment variables"
+        ),
         make_phase("weights", r"Starting to load model|Loading safetensors"),
         make_phase(
             "compile", r"Model loading took|Dynamo bytecode transform time|torch\.compile took|Compiling a graph"
@@ -91,12 +136,15 @@ ENGINE = Engine(
     data_parallel=("dp", "data-parallel-size"),
     pipeline_parallel=("pp", "pipeline-parallel-size"),
     # entrypoints/cli/serve.py, run_headless: the workers of the multiprocessing executor, and no port. Older versions
-    # have none of these arguments, and need Ray for several hosts.
+    # have none of these arguments, and need Ray for several hosts: 0.9 and 0.10, executor/ray_distributed_executor.py.
     nodes_name="nnodes",
     node_rank_name="node-rank",
     meeting=(("master-addr", "{address}"), ("master-port", "{port}")),
     address_variable="VLLM_HOST_IP",
     follower_flags=("headless",),
+    ray_setting=("distributed-executor-backend", "ray"),
+    ray_rank=re.compile(r"ray::RayWorkerWrapper\b"),
+    faults=RAY_FAULTS,
     model_names=("model",),
     context_names=("max-model-len",),
     model_after=("serve",),
@@ -108,6 +156,7 @@ ENGINE = Engine(
         "r": "node-rank",
     },
     help=("--help=all",),  # it shows its options only when asked for all of them
+    help_before=("--help",),  # 0.9 and 0.10 search for the word "all", and 0.8 refuses it
     underscores=True,
     dotted=True,
     renamed={
@@ -124,7 +173,7 @@ ENGINE = Engine(
         "usage": "vllm:kv_cache_usage_perc",
         "tokens_per_s": "",
     },
-    packages=("vllm",),
+    packages=("vllm", "ray"),
     model_type_files=("vllm/transformers_utils/config.py",),
     p2p_cache=".cache/vllm",
     generator=GENERATOR,

@@ -3,7 +3,8 @@
 It runs in the engine's own Python, as the server's user, in a sandbox as its unit has. What downloads is
 huggingface_hub's snapshot_download; it skips files that are whole. A connection that breaks goes on by a Range request
 inside of one run, in every version; a run after this one goes on inside of a file with versions up to 1.17, and begins
-a file that was cut off anew from 1.18 on.
+a file that was cut off anew from 1.18 on. With --own it needs no huggingface_hub: the package gpu_provision beside it
+(module_utils/gpu_provision of this project) downloads, and goes on inside of a file in every case.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ LEFT_BEHIND = re.compile(r".*\.[0-9a-f]{8}\.incomplete\Z")
 WAITS = (5, 10, 20, 40, 60)
 # Answers that another try does not change.
 FINAL = ("RepositoryNotFoundError", "GatedRepoError", "RevisionNotFoundError", "DisabledRepoError", "BadRequestError")
+# The same as our own client names them (gpu_provision/hub_client.py).
+FINAL_KINDS = ("gated", "unauthorized", "not_found", "no_revision")
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -34,6 +37,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--total-bytes", type=int, required=True)
     parser.add_argument("--present-bytes", type=int, required=True)
     parser.add_argument("--program", help="hf or huggingface-cli, where this Python has no huggingface_hub")
+    parser.add_argument("--own", action="store_true", help="by the package beside this file")
     parser.add_argument("--interval", type=float, default=2.0)
     parser.add_argument("--patience", type=float, default=900.0, help="seconds without a new byte until it gives up")
     return parser.parse_args()
@@ -117,6 +121,13 @@ def remove_what_was_left(blobs: str) -> None:
 
 
 def download(options: argparse.Namespace) -> None:
+    if options.own:
+        from gpu_provision import hub_client, hub_download  # noqa: PLC0415  it was brought to lie beside this file
+
+        hub_download.download_repository(
+            options.repository, options.revision, options.cache, options.left_out, hub_client.Hub(dict(os.environ))
+        )
+        return
     if options.program:
         words = [options.program, "download", options.repository, "--revision", options.revision]
         words += ["--cache-dir", options.cache]
@@ -133,8 +144,11 @@ def download(options: argparse.Namespace) -> None:
 def is_final(error: BaseException) -> bool:
     names = {kind.__name__ for kind in type(error).__mro__}
     code = getattr(getattr(error, "response", None), "status_code", None)
-    return bool(names & {*FINAL, "PermissionError", "ImportError", "TypeError"}) or (
-        code in (400, 401, 403, 404) or getattr(error, "errno", None) in (28, 30, 122)  # ENOSPC, EROFS, EDQUOT
+    return (
+        bool(names & {*FINAL, "PermissionError", "ImportError", "TypeError"})
+        or getattr(error, "kind", "") in FINAL_KINDS
+        or code in (400, 401, 403, 404)
+        or getattr(error, "errno", None) in (28, 30, 122)  # ENOSPC, EROFS, EDQUOT
     )
 
 

@@ -41,6 +41,10 @@ options:
     description: The Python of the engine's environment.
     type: path
     required: true
+  hides:
+    description: Whether the server does not see C(/home) and C(/tmp), as in the sandbox of its unit.
+    type: bool
+    default: true
 """
 
 EXAMPLES = r"""
@@ -57,7 +61,23 @@ _value:
   elements: str
 """
 
+import importlib
 from typing import Any
+
+from ansible.plugins.loader import action_loader
+
+action_loader.get("gpu_facts", class_only=True)  # which puts our module_utils in reach
+OWN_CLIENT = ("__init__", "hub_cache", "hub_client", "hub_download")
+
+
+def list_client_files(plan: dict[str, Any]) -> list[str]:
+    """The files on the controller that our own client needs beside files/download_model.py, a package of their own;
+    empty where another tool downloads."""
+    if (plan.get("tool") or {}).get("kind") != "own":
+        return []
+    package = importlib.import_module("ansible.module_utils.gpu_provision")
+    directory = str(package.__file__).rpartition("/")[0]
+    return ["%s/%s.py" % (directory, name) for name in OWN_CLIENT]
 
 
 def make_command(
@@ -70,6 +90,7 @@ def make_command(
     environment: dict[str, Any],
     writable: list[str],
     python: str,
+    hides: bool = True,
 ) -> list[str]:
     """The words of systemd-run for what the module inference_server_model has planned.
 
@@ -80,13 +101,15 @@ def make_command(
     words = ["systemd-run", "--quiet", "--wait", "--pipe", "--collect", "--service-type=exec", "--unit=" + unit]
     words += ["--uid=" + user, "--gid=" + user, "--working-directory=" + home]
     words += ["--property=" + line for line in (
-        "EnvironmentFile=" + secrets, "NoNewPrivileges=yes", "ProtectSystem=strict", "ProtectHome=yes",
-        "PrivateTmp=yes", "KillMode=mixed", "ReadWritePaths=" + " ".join(places),
+        "EnvironmentFile=" + secrets, "NoNewPrivileges=yes", "ProtectSystem=strict",
+        *(("ProtectHome=yes", "PrivateTmp=yes") if hides else ()), "KillMode=mixed",
+        "ReadWritePaths=" + " ".join(places),
     )]  # fmt: skip
     words += ["--setenv=%s=%s" % (name, value) for name, value in sorted(environment.items())]
     tool = plan["tool"]
-    words += [python if tool["kind"] == "python" else "/usr/bin/python3", home + "/download_model.py"]
+    words += [python if tool["kind"] == "python" else "/usr/bin/python3", home + "/download/download_model.py"]
     words += ["--program=" + tool["command"]] if tool["kind"] == "program" else []
+    words += ["--own"] if tool["kind"] == "own" else []
     for name, value in (
         ("repository", plan["repository"]), ("revision", plan["revision"]), ("cache", plan["cache"]),
         ("files", plan["files"]), ("present-files", plan["present_files"]),
@@ -100,4 +123,4 @@ class FilterModule:
     """Filters of the role inference_server."""
 
     def filters(self) -> dict[str, Any]:
-        return {"inference_download_command": make_command}
+        return {"inference_download_command": make_command, "inference_download_client": list_client_files}

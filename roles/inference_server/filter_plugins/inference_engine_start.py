@@ -53,8 +53,9 @@ container_words = importlib.import_module("ansible.module_utils.gpu_provision.co
 
 
 def plan_start(name: str, venv: str, model: str, in_image: bool = False) -> dict[str, Any]:
-    """``{command, model_words, arguments, names}``: the words that start the engine, the model where it is a word of
-    its own, the model as an argument where it is one, and what the engine calls the `host`, the `port` and the name by
+    """``{command, model_words, arguments, may_need_ray, names}``: the words that start the engine, the model where it
+    is a word of its own, the model as an argument where it is one, whether a version of it needs Ray for several hosts,
+    and what the engine calls the `host`, the `port` and the name by
     which the model is `served`. `in_image`: the engine is on the PATH of an image rather than in `venv`."""
     engine = engines.ENGINES.get(name)
     if engine is None:
@@ -64,6 +65,7 @@ def plan_start(name: str, venv: str, model: str, in_image: bool = False) -> dict
         "command": engines.make_image_command(engine) if in_image else engines.make_start_command(engine, venv),
         "model_words": [] if engine.model_flag else [model],
         "arguments": {engine.model_flag: model} if engine.model_flag else {},
+        "may_need_ray": bool(engine.ray_setting),
         "names": {
             "host": engine.host_names[-1],
             "port": engine.port_names[-1],

@@ -29,6 +29,10 @@ options:
     description: The port on which the ranks meet.
     type: int
     required: true
+  by_ray:
+    description: Whether Ray starts the ranks.
+    type: bool
+    default: false
 """
 
 EXAMPLES = r"""
@@ -46,6 +50,7 @@ _value:
 """
 
 import importlib
+import shlex
 from typing import Any
 
 from ansible.errors import AnsibleFilterError
@@ -59,9 +64,9 @@ OTHER_RANK = "other_rank"  # the cause of a rank that ended its wait because ano
 FOLLOWED = ("host_missing", "peer_gone", "collective_timeout", "watchdog")
 
 
-def plan_arguments(name: str, rank: int, nodes: int, address: str, port: int) -> dict[str, Any]:
+def plan_arguments(name: str, rank: int, nodes: int, address: str, port: int, by_ray: bool = False) -> dict[str, Any]:
     """``{arguments, reserved, address_variable}``: what one rank is started with, the names that only the role sets,
-    and the variable for the host's own address, "" for none."""
+    and the variable for the host's own address, "" for none. `by_ray`: only rank 0 is started as the engine."""
     engine = engines.ENGINES.get(name)
     if engine is None or not engine.nodes_name:
         able = ", ".join(one.name for one in engines.ENGINES.values() if one.nodes_name)
@@ -73,9 +78,53 @@ def plan_arguments(name: str, rank: int, nodes: int, address: str, port: int) ->
         arguments[argument] = address if alone else form.format(**values)
     flags = dict.fromkeys(engine.follower_flags, True) if rank else {}
     reserved = [*arguments, *engine.follower_flags]
+    if by_ray:
+        arguments, flags = {engine.ray_setting[0]: engine.ray_setting[1]}, {}
     return {
         "arguments": {**arguments, **flags}, "reserved": reserved, "address_variable": engine.address_variable,
     }  # fmt: skip
+
+
+def find_ray_problem(name: str, arguments: dict[str, Any], options: list[str], in_container: bool) -> dict[str, Any]:
+    """``{needed, problem}``: whether Ray has to start the ranks of an engine with these `options`, since it has no
+    argument for several hosts or its own argument asks for Ray; and what stands against that."""
+    engine = engines.ENGINES[name]
+    if not engine.ray_setting:
+        return {"needed": False, "problem": ""}
+    argument, value = engine.ray_setting
+    asked = next((str(given) for key, given in arguments.items() if str(key).replace("_", "-") == argument), None)
+    lacks = "--" + engine.nodes_name not in options and bool(options)
+    needed, problem = asked == value or lacks, ""
+    if lacks and asked not in (None, value):
+        text = "this %s has no --%s and needs Ray for several hosts, and the argument %s is %s"
+        problem = text % (engine.label, engine.nodes_name, argument, asked)
+    elif needed and in_container:
+        text = "Ray starts the ranks of this %s, which the role does not do in a container. Use one that has --%s"
+        problem = text % (engine.label, engine.nodes_name)
+    return {"needed": needed, "problem": problem}
+
+
+def make_ray_command(
+    words: list[str], program: str, rank: int, head: str, port: int, source: str, gpus: int
+) -> list[str]:
+    """What the unit of one host runs: on rank 0 a node of Ray with the table of the cluster, and then the engine, whose
+    `words` these are; on another the node alone, which stays with the unit. All of it is of one unit, so that it starts
+    and ends together."""
+    own = ["--node-ip-address=%s" % source, "--num-gpus=%d" % gpus]
+    if rank:
+        at = "[%s]:%d" % (head, port) if ":" in head else "%s:%d" % (head, port)
+        return [program, "start", "--address=%s" % at, *own, "--block"]
+    start = [program, "start", "--head", "--port=%d" % port, *own, "--include-dashboard=false", "--disable-usage-stats"]
+    return ["/bin/sh", "-c", shlex.join(start) + ' && exec "$@"', "engine", *words]
+
+
+def list_members(hosts: list[str], hostvars: Any) -> dict[str, str]:
+    """The address of every rank but the first, as it reaches rank 0, by its name for a person."""
+    found = {}
+    for number, host in list(enumerate(hosts))[1:]:
+        way = hostvars[host].get("__inference_server_rank_way") or {}
+        found[_name_rank(number, host)] = (way.get("brings") or {}).get("source") or ""
+    return found
 
 
 def list_rows(hosts: list[str], hostvars: Any, stage: str) -> list[dict[str, Any]]:
@@ -193,6 +242,9 @@ class FilterModule:
     def filters(self) -> dict[str, Any]:
         return {
             "inference_rank_arguments": plan_arguments,
+            "inference_rank_members": list_members,
+            "inference_rank_ray": find_ray_problem,
+            "inference_rank_ray_command": make_ray_command,
             "inference_rank_disagreements": find_disagreements,
             "inference_rank_reasons": list_reasons,
             "inference_rank_rows": list_rows,
