@@ -196,8 +196,9 @@ def test_a_host_whose_ray_does_not_join_is_named_and_both_go_back(ray_group: Gro
     late = {**BY_RAY["inference_server_environment"], "STANDIN_SCENARIO": "no_gcs"}
     code, text = ray_group.run(*QUICK, ray_b={"inference_server_environment": late})
     assert code == 2, text[-3000:]
-    assert "rank 1 (ray-b): failed: " in text, text[-6000:]
-    assert "the Ray node does not reach rank 0" in text
+    assert "rank 1 (ray-b) is missing: failed: " in text, text[-6000:]
+    assert "RuntimeError: Failed to connect to GCS" in text
+    assert "Ended with it: rank 0 (ray-a)." in text
     assert text.count("The former configuration is back, and serves.") >= 2
     assert ray_group.serves("ray-a")
 
