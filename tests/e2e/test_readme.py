@@ -27,6 +27,7 @@ def run(*words: str) -> subprocess.CompletedProcess[str]:
     )
     environment.pop("ANSIBLE_STDOUT_CALLBACK", None)
     environment.pop("GPU_HOST_REPORTS_DIR", None)
+    environment["GPU_HOST_HISTORY"] = "0"  # as of a first run, which has none yet
     return subprocess.run(
         [str(BIN / words[0]), *words[1:]], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
     )

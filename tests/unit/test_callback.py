@@ -318,7 +318,7 @@ def test_without_a_history_nothing_of_it_is_written(tmp_path: Path) -> None:
     for _run in range(2):
         assert "history/" not in finished_run(tmp_path, 0)
     assert sorted(path.name for path in tmp_path.iterdir()) == [
-        ".in-use", "junit.xml", "report.html", "report.json", "report.md",
+        ".in-use", "junit.xml", "metrics.prom", "report.html", "report.json", "report.md",
     ]  # fmt: skip
     assert "history/" not in (tmp_path / "report.html").read_text()
 

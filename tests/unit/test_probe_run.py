@@ -298,7 +298,7 @@ def test_a_gpu_that_shows_no_number_is_not_idle() -> None:
 def test_bad_arguments_are_refused() -> None:
     params = {"buffer_mib": 0, "time_limit": 60, "init_limit": 60, "loopback": False, "python": None, "environment": {}}
     with pytest.raises(ValueError, match="buffer_mib must be at least 1"):
-        p2p_facts.live(params)
+        p2p_facts.open_host(params)
 
 
 @pytest.mark.slow
