@@ -115,7 +115,7 @@ def explain_failure(result: Mapping[str, Any]) -> str:
 
 def explain_unreachable(result: Mapping[str, Any]) -> str:
     """What ssh says, and what to do."""
-    message = _clean(result.get("msg")).rstrip(": ")
+    message = re.sub(r"\[Errno \d+\] ", "", _clean(result.get("msg"))).rstrip(": ")
     advice = next((words for pattern, words in _UNREACHABLE if re.search(pattern, message, re.IGNORECASE)), "")
     return "%s%s %s" % (message, "" if message.endswith((".", "!", "?")) else ".", advice) if advice else message
 

@@ -68,6 +68,7 @@ def test_save_change_validate(play: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_another_machine_a_part_and_a_damaged_file(play: Any, tmp_path: Path) -> None:
     baselines = tmp_path / "baselines"
     hosts: dict[str, Any] = {"gpu1": recorded("bare-metal"), "gpu2": recorded("rdma")}

@@ -33,6 +33,7 @@ def plant(name: str, path: Path) -> dict[str, str]:
     return {"gpu_host_bundle": str(path)}
 
 
+@pytest.mark.slow
 def test_two_runs_show_none(play: Any, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setenv("HF_TOKEN", canaries.value_of(1))
     monkeypatch.setenv("VLLM_API_KEY", canaries.value_of(2))

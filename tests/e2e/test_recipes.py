@@ -130,6 +130,7 @@ def run_github(path: Path, project: Path) -> tuple[list[int], Path, Path]:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_the_workflow_of_github_fails_for_a_host_that_is_not_ready(tmp_path: Path, project: Path, broken: Path) -> None:
     statuses, reports, summary = run_github(users_repository(tmp_path / "repository", broken), project)
     assert statuses == [0, 2, 0]

@@ -17,8 +17,8 @@ SCENARIOS = sorted(
     for path in (ROOT / "molecule").glob("*/molecule.yml")
     if not (path.parent / "environment.py").exists()
 )
-# Three to six minutes each; tests/e2e/test_provision_hosts.py and tests/roles run the first and the last role, too.
-LONG = {"nvidia_driver", "inference_server_container", "proxmox_passthrough"}
+# Three to six minutes each; tests/e2e/test_provision_hosts.py and tests/roles run all but the container's role, too.
+LONG = {"nvidia_driver", "nvidia_module_options", "inference_server_container", "proxmox_passthrough"}
 MAKE_HOSTS = ROOT / "tests" / "hosts" / "make_hosts.py"
 
 

@@ -109,6 +109,7 @@ def test_check_mode_changes_nothing(proxmox: Proxmox) -> None:
     assert _everything(proxmox) == before
 
 
+@pytest.mark.long
 def test_a_container_gets_all_gpus_and_a_second_run_changes_nothing(proxmox: Proxmox) -> None:
     changed, output = proxmox.role(CONTAINER_GUEST)
     assert changed > 0, output

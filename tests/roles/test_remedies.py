@@ -146,6 +146,7 @@ def test_a_role_does_it_where_one_covers_it(host: Any) -> None:
     assert "uvm_disable_hmm=1" in host.ssh("cat /etc/modprobe.d/gpu-host-nvidia.conf").stdout
 
 
+@pytest.mark.long
 def test_a_gpu_in_use_is_left_alone(host: Any) -> None:
     pending = "sed -i '0,/<pending_ecc>Enabled/s||<pending_ecc>Disabled|' /opt/kernel/smi.xml"
     # A node that can be opened, in the place of one whose driver is not there.

@@ -56,4 +56,5 @@ def _watch(main: int) -> None:
     with contextlib.suppress(ProcessLookupError):
         signal.pthread_kill(main, signal.SIGINT)
     time.sleep(GRACE_SECONDS)
+    end_children()  # the interrupt came where nothing hears it, as in a finalizer
     os._exit(1)
