@@ -170,7 +170,7 @@ def test_by_ansible_runner(tmp_path: Path) -> None:
     survey = json.loads((ROOT / "awx" / "survey.json").read_text())["spec"]
     answers = {question["variable"]: question["default"] for question in survey if question["default"]}
     (tmp_path / "runner" / "env" / "extravars").write_text(json.dumps(answers))
-    run("rm -r runner/artifacts; " + find_block("ansible-runner transmit").replace("ssh node1 ", ""), tmp_path)
+    run("rm -r runner/artifacts; " + find_block("ansible-runner transmit").replace("ssh node1 ", ""), tmp_path, rc=2)
     assert {name: host["state"] for name, host in read_report(artifacts / "reports")["hosts"].items()} == {
         "bad": "not_ready", "good": "ready",
     }  # fmt: skip
