@@ -21,13 +21,15 @@ MISSING_RANK_SECONDS = 15.0  # ranks start and end one after the other
 
 @dataclass
 class Verdict:
-    """`state`: waiting, ready, failed or stalled. `message`: one line for a person; `advice`: what to do."""
+    """`state`: waiting, ready, failed or stalled. `message`: one line for a person; `advice`: what to do. `line`: the
+    whole line of the log of which the message quotes a part."""
 
     state: str
     message: str
     advice: str = ""
     phase: str | None = None
     cause: str | None = None
+    line: str = ""
 
 
 @dataclass
@@ -93,6 +95,7 @@ class Watch:
             "%s%s. Its log, line %d: %s" % (lead, fault["meaning"], fault["number"], line),
             fault["advice"],
             cause=fault["kind"],
+            line=fault["line"],
         )
 
     def _stuck(self, facts: dict[str, Any], now: float, unmoved: dict[str, Any] | None) -> Verdict | None:

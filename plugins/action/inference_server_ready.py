@@ -78,7 +78,7 @@ class ActionModule(Base):  # type: ignore[misc]
             verdict = self._ask(verdict, args)
             watch.history.append(verdict.message)
         if verdict.state != "ready":
-            verdict.message += name_place(verdict.message, args["members"])
+            verdict.message += name_place(verdict.line or verdict.message, args["members"])
         if others and verdict.state != "ready" and verdict.cause != watching.OTHER_RANK:
             others.tell_failure()
         advice = " " + verdict.advice if verdict.advice and verdict.state != "ready" else ""

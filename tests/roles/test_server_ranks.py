@@ -208,5 +208,5 @@ def test_a_rank_that_fails_is_named_by_the_host_of_its_address(ray_group: Group)
     code, text = ray_group.run(*QUICK, ray_b={"inference_server_environment": broken})
     assert code == 2, text[-3000:]
     assert "torch.OutOfMemoryError" in text, text[-6000:]
-    assert "(rank 1 (ray-b))" in text
+    assert "(rank 1 (ray-b))" in text, text[-6000:]
     assert text.count("The former configuration is back, and serves.") >= 2
