@@ -57,7 +57,8 @@ def fleet(directory: Path, count: int) -> Path:
     return inventory
 
 
-def timed(command: list[str], directory: Path) -> Run:
+def timed(command: list[str], directory: Path, **settings: str) -> Run:
+    """Run `command` with these variables in its environment; what it printed is in DIRECTORY/output.txt."""
     environment = dict(
         os.environ,
         ANSIBLE_CONFIG=str(ROOT / "ansible.cfg"),
@@ -65,6 +66,7 @@ def timed(command: list[str], directory: Path) -> Run:
         ANSIBLE_NOCOLOR="1",
     )
     environment.setdefault("LC_ALL", "C.UTF-8")
+    environment.update(settings)
     with open(directory / "output.txt", "w") as output:
         began = time.monotonic()
         child = subprocess.Popen(

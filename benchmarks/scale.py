@@ -29,10 +29,8 @@ import json
 import os
 import signal
 import statistics
-import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,33 +76,19 @@ def take_run(command: list[str], directory: Path, accepted: Callable[[], str], k
 
     `accepted` says what is wrong with the run, if anything is; `kept` are children that have nothing to do with it.
     """
-    environment = {
-        **os.environ,
-        "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"),
-        "ANSIBLE_SSH_CONTROL_PATH_DIR": str(directory / "cp"),
-        "GPU_HOST_REPORTS_DIR": str(directory / "reports"),
-        "ANSIBLE_NOCOLOR": "1",
-        "LC_ALL": os.environ.get("LC_ALL", "C.UTF-8"),
-    }
-    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # no user runs without: it is the compiler that would be measured
-    with open(directory / "output.txt", "w") as output:
-        began = time.monotonic()
-        child = subprocess.Popen(
-            command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
-        )
-        _pid, status, usage = os.wait4(child.pid, 0)
-        seconds = time.monotonic() - began
-    child.returncode = os.waitstatus_to_exitcode(status)
-    processor, peak = usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024
+    # Where the second is set, no compiled Python is kept: it is the compiler that would be measured.
+    settings = {"ANSIBLE_SSH_CONTROL_PATH_DIR": str(directory / "cp"), "PYTHONDONTWRITEBYTECODE": ""}
+    done = benchmark.timed(command, directory, **settings)
+    processor = done.processor_seconds
     for pid in set(find_children()) - kept:
         os.kill(pid, signal.SIGTERM)
         _pid, _status, usage = os.wait4(pid, 0)
         processor += usage.ru_utime + usage.ru_stime
-    problem = "exit status %d" % child.returncode if child.returncode else accepted()
+    problem = "exit status %d" % done.status if done.status else accepted()
     if problem:
         print((directory / "output.txt").read_text()[-3000:])
         sys.exit("%s: %s; a benchmark of a failure says nothing." % (" ".join(command[:4]), problem))
-    return seconds, processor, peak
+    return done.seconds, processor, done.peak_mib
 
 
 class Recorded:

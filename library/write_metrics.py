@@ -44,29 +44,10 @@ path:
   type: str
 """
 
-import contextlib
 import os
-import tempfile
 
 from ansible.module_utils.basic import AnsibleModule
-
-MODE = 0o644
-
-
-def write_whole(path: str, data: bytes) -> None:
-    """`data` as the content of `path`, by a rename. OSError where that cannot be done."""
-    descriptor, temporary = tempfile.mkstemp(dir=os.path.dirname(path), prefix=".gpu_host_metrics.", suffix=".tmp")
-    try:
-        with os.fdopen(descriptor, "wb") as handle:
-            handle.write(data)
-            handle.flush()
-            os.fchmod(handle.fileno(), MODE)
-            os.fsync(handle.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
+from ansible.module_utils.gpu_report import files
 
 
 def find_problem(directory: str) -> str:
@@ -87,7 +68,7 @@ def main() -> None:
     problem = find_problem(os.path.dirname(path))
     if not problem and not module.check_mode:
         try:
-            write_whole(path, data)
+            files.write_file(path, data)
         except OSError as error:
             problem = error.strerror or str(error)
     if problem:

@@ -6,7 +6,6 @@ Set GPU_HOST_SCREENSHOTS to a directory to keep the pictures.
 from __future__ import annotations
 
 import urllib.parse
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,21 +17,15 @@ from tests.unit import fleet_report, hostile_report
 from tests.unit.test_report_fleet import NAMES, rename
 
 from . import chromium
-from .test_html_in_chromium import CONTRAST, OPEN_ALL, TOO_WIDE, is_png, pictures
+from .test_html_in_chromium import CONTRAST, OPEN_ALL, TOO_WIDE, browser, is_png, pictures
 
-__all__ = ["pictures"]
+__all__ = ["browser", "pictures"]
 pytestmark = [
     pytest.mark.browser,
     pytest.mark.xdist_group("chromium"),
     pytest.mark.skipif(chromium.executable() is None, reason="chromium is not installed (tests/packages.txt)"),
 ]
 HOSTILE = page_names.name_page(hostile_report.SCRIPT)
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[chromium.Browser]:
-    with chromium.Browser(tmp_path_factory.mktemp("chromium") / "profile") as running:
-        yield running
 
 
 @pytest.fixture(scope="module")
