@@ -153,6 +153,8 @@ def test_a_unit_that_was_written_and_not_started_is_started_by_the_next_run(prox
 
 
 def test_the_nodes_are_there_before_the_guests_after_a_boot(proxmox: Proxmox) -> None:
+    changed, output = proxmox.role(CONTAINER_GUEST)
+    assert changed >= 0, output
     proxmox.ssh("rm -f /dev/nvidia* /var/lib/nodes-at-guest-start")
     ping = "-i %s -m ansible.builtin.reboot px-pve" % proxmox.inventory
     subprocess.run(
@@ -162,10 +164,10 @@ def test_the_nodes_are_there_before_the_guests_after_a_boot(proxmox: Proxmox) ->
         capture_output=True,
         timeout=180,
     )
+    _as_the_kernel(proxmox)
     nodes = proxmox.ssh("cat /var/lib/nodes-at-guest-start").split()
     assert nodes == ["nvidia-uvm", "nvidia-uvm-tools", "nvidia0", "nvidia1", "nvidiactl"]
     assert proxmox.ssh("systemctl is-active gpu-device-nodes.service").strip() == "active"
-    _as_the_kernel(proxmox)
 
 
 @pytest.mark.long
