@@ -2,7 +2,7 @@
 
 The strategy imports the action plugins before it forks a worker for every host, so what is read on import is read once
 a run. And what was found without fault is kept for the runs to come, in .cache/checks of the clone or the collection:
-to parse the files and to validate every expression in them takes 1.3 s, to read what was kept 0.05 s.
+to parse the files, and to validate and compile every expression in them, takes 2.4 s, to read what was kept 0.07 s.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ import hashlib
 import json
 import os
 import sys
-import tempfile
 from typing import Any
 
 import ansible.release
 import jinja2
+from ansible import constants
 from ansible.parsing.dataloader import DataLoader
 from ansible.template import is_trusted_as_template, trust_as_template
 
-from . import check_files, expressions, installation, rules
+from . import check_files, compiled, evaluator, expressions, installation, kept_files, rules
 
 OWN = str(installation.ROOT / "checks")
 # What a report says of a check, and no single result repeats.
 OF_THE_CHECK = ("title", "severity", "tags", "docs", "explains")
-KEPT = str(installation.ROOT / ".cache" / "checks")
+KEPT = os.path.join(kept_files.DIRECTORY, "checks")
 _KEPT_DIRECTORIES = 16  # of checks: those that were kept last
 
 
@@ -45,13 +45,21 @@ def _read(directory: str) -> list[check_files.Check] | check_files.ChecksError:
         kept = _read_kept(directory, key) if key else None
         if kept is not None:
             return kept
-        files = _parse_files(directory)
+        files = {path: check_files.restore_on_keys(items) for path, items in _parse_files(directory).items()}
         found = check_files.build_checks(files)
     except check_files.ChecksError as error:
         return error
+    conditions = check_files.prepare_conditions(files)
+    compiled.compile_ahead([*conditions, *_list_texts(found)])
     if key:
-        _keep(directory, key, files)
+        _keep(directory, key, files, conditions, _list_texts(found))
     return found
+
+
+def _list_texts(checks: list[check_files.Check]) -> list[str]:
+    """What is filled in of `checks` on every host, as expressions: why a check does not apply."""
+    found = (evaluator.find_expression(check.skip) for check in checks if is_trusted_as_template(check.skip))
+    return [expression for expression in dict.fromkeys(found) if expression]
 
 
 def _parse_files(directory: str) -> dict[str, Any]:
@@ -66,9 +74,12 @@ def _find_key(directory: str) -> str:
     """What the checks in `directory` and their validation depend on, as one number: their bytes, and the code that
     reads them. Empty where something of it cannot be read, which the parser then tells of."""
     digest = hashlib.sha256()
-    versions = (ansible.release.__version__, jinja2.__version__, sys.version, directory)
+    embedded = constants.config.get_config_value("ALLOW_EMBEDDED_TEMPLATES")
+    versions = (ansible.release.__version__, jinja2.__version__, sys.version, directory, embedded)
     digest.update(repr(versions).encode())
-    code = [str(module.__file__) for module in (sys.modules[__name__], check_files, expressions, rules)]
+    code = [
+        str(module.__file__) for module in (sys.modules[__name__], check_files, compiled, evaluator, expressions, rules)
+    ]
     try:
         for path in (*check_files.find_files(directory), *code):
             with open(path, "rb") as handle:
@@ -84,53 +95,28 @@ def _name_kept(directory: str) -> str:
 
 
 def _read_kept(directory: str, key: str) -> list[check_files.Check] | None:
-    """The checks that an earlier run kept; None where none did, of another content, or where somebody else could have.
-
-    What is kept becomes templates: it has to be of those who could write the checks themselves.
-    """
+    """The checks that an earlier run kept; None where none did, or of another content."""
     try:
-        with open(_name_kept(directory), "rb") as handle:
-            status = os.fstat(handle.fileno())
-            if status.st_uid not in (0, os.geteuid()) or status.st_mode & 0o022:
-                return None
-            kept = json.loads(handle.read())
+        kept = json.loads(kept_files.read_kept(_name_kept(directory)) or "{}")
         if kept["key"] != key:
             return None
         expressions.take_expressions(kept["expressions"])
+        compiled.take_code(kept["code"])
         return check_files.make_checks(_trusted(kept["files"]))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, EOFError):
         return None
 
 
-def _keep(directory: str, key: str, files: dict[str, Any]) -> None:
+def _keep(directory: str, key: str, files: dict[str, Any], conditions: list[str], texts: list[str]) -> None:
     """Keep `files`, which are without fault, for runs to come. Where that cannot be done, those read them anew."""
-    path = _name_kept(directory)
-    files = {name: check_files.restore_on_keys(items) for name, items in files.items()}
-    temporary = ""
-    # A full disk, a directory of somebody else: a run is never worse for it than without anything kept.
-    with contextlib.suppress(OSError, ValueError):
+    with contextlib.suppress(ValueError):
         kept = {
             "key": key,
             "files": _plain_values(files),
-            "expressions": expressions.keep_expressions(check_files.prepare_conditions(files)),
+            "expressions": expressions.keep_expressions(conditions),
+            "code": compiled.keep_code([*conditions, *texts]),
         }
-        os.makedirs(KEPT, exist_ok=True)
-        descriptor, temporary = tempfile.mkstemp(dir=KEPT, prefix=".new.")
-        with os.fdopen(descriptor, "w", encoding="utf-8") as handle:
-            json.dump(kept, handle)
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-        temporary = ""
-        _remove_oldest()
-    if temporary:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-
-
-def _remove_oldest() -> None:
-    kept = sorted((entry for entry in os.scandir(KEPT) if entry.is_file()), key=lambda entry: -entry.stat().st_mtime)
-    for entry in [entry for entry in kept if entry.path != _name_kept(OWN)][_KEPT_DIRECTORIES:]:
-        os.unlink(entry.path)
+        kept_files.write_kept(_name_kept(directory), json.dumps(kept).encode(), _KEPT_DIRECTORIES)
 
 
 def _plain_values(value: Any) -> Any:

@@ -67,11 +67,7 @@ def evaluate_checks(
     Nothing that a check does wrong stops the others.
     """
     asked = Asked(evaluator)
-    judges = [_Judge(check, variables, asked) for check in checks]
-    asked.ahead(condition for judge in judges for condition in judge.when())
-    asked.ahead(condition for judge in judges for condition in judge.that())
-    asked.fill_ahead(text for judge in judges for text in judge.skip())
-    results = [judge.result() for judge in judges]
+    results = [_Judge(check, variables, asked).result() for check in checks]
     waivers.apply_waivers(waived, results)
     causes.fill_in_causes(results)
     return results
@@ -90,45 +86,6 @@ class _Judge:
         self._check = check
         self._variables = variables
         self._evaluator = evaluator
-
-    def when(self) -> list[Any]:
-        """What of `when` can be asked of Ansible."""
-        return self._askable(self._check.when)
-
-    def that(self) -> list[Any]:
-        """What of `that` can be, if the check applies and what it needs is known."""
-        return (
-            self._askable(self._check.that)
-            if self._applies_here() and not any(self._lacks(path) for path in self._check.needs)
-            else []
-        )
-
-    def skip(self) -> list[str]:
-        """Why the check does not apply, as its template; nothing where it does, or where that is unknown."""
-        return [self._check.skip] if self._check.skip and self._applies_here() is False else []
-
-    def _applies_here(self) -> bool | None:
-        try:
-            return all(self._decided(condition) for condition in self._check.when)
-        except (_Unknown, EvaluationError):
-            return None
-
-    def _askable(self, conditions: Iterable[Any]) -> list[Any]:
-        """Conditions without a null, whole, and of others the operands without one."""
-        found: list[Any] = []
-        for condition in conditions:
-            if isinstance(condition, bool):
-                continue
-            text = str(condition)
-            if not self._nulls(expressions.find_reads(text).paths):
-                found.append(condition)
-                continue
-            operator, operands = expressions.split_expression(text)
-            if operator != "leaf":
-                found += self._askable(self._like(condition, operand) for operand in operands)
-            elif self._has_value(text):
-                found.append(condition)
-        return found
 
     def result(self) -> dict[str, Any]:
         check = self._check
@@ -249,20 +206,6 @@ class _Judge:
 
     def _nulls(self, paths: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
         return [path for path in paths if self._lacks(path)]
-
-    def _has_value(self, leaf: str) -> bool:
-        """Whether Ansible can most likely tell about the nulls of `leaf`.
-
-        It can where `leaf` asks about them and they are not inside another null.
-        """
-        read = expressions.find_reads(leaf)
-        unguarded = [path for path in read.unguarded if not (path in read.defaulted and self._is_missing(path))]
-        if self._nulls(unguarded) or not all(
-            isinstance(expressions.look_up_path(self._variables, path[:-1]), dict) for path in read.paths
-        ):
-            return False
-        missing = any(expressions.look_up_path(self._variables, path) is expressions.MISSING for path in read.paths)
-        return not missing or expressions.asks_whether_defined(leaf)
 
     def _lacks(self, path: tuple[str, ...]) -> bool:
         value = expressions.look_up_path(self._variables, path)

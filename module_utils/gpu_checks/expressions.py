@@ -9,7 +9,6 @@ or …`).
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -119,14 +118,6 @@ def take_expressions(kept: dict[str, list[Any]]) -> None:
 
 def _tuples(paths: Iterable[list[str]]) -> tuple[tuple[str, ...], ...]:
     return tuple(tuple(path) for path in paths)
-
-
-_ASKS_WHETHER_DEFINED = re.compile(r"\bis\s+(not\s+)?(un)?defined\b|\|\s*d(efault)?\s*\(")
-
-
-def asks_whether_defined(leaf: str) -> bool:
-    """Whether `leaf` has a value where what it names is not there at all."""
-    return _ASKS_WHETHER_DEFINED.search(leaf) is not None
 
 
 def _reads_of(tree: nodes.Template) -> Reads:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
 
 from ansible import constants
+from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
+from ansible.parsing.dataloader import DataLoader
 
 from . import check_cache, installation
 from .check_files import ChecksError, suggest_name
@@ -18,6 +22,48 @@ _REPORT = "check_report"
 def find_problems(tags: Iterable[str], playbook_directory: str) -> list[str]:
     """Sentences about tags that no check has, and about a configuration by which nothing would be reported."""
     return [*_unknown_tags(tags), *_foreign_configuration(playbook_directory)]
+
+
+@functools.cache
+def load_role_variables() -> dict[str, Any]:
+    """The variables of the role host_validation and what each may be, as its argument_specs.yml has them."""
+    path = installation.ROOT / "roles" / "host_validation" / "meta" / "argument_specs.yml"
+    specs = DataLoader().load_from_file(str(path), cache="none", unsafe=True)
+    variables: dict[str, Any] = specs["argument_specs"]["main"]["options"]
+    return variables
+
+
+def find_wrong_variables(given: Mapping[str, Any], template: Callable[[Any], Any]) -> list[str]:
+    """What is wrong with the variables of a host, in Ansible's words for it.
+
+    Ansible's own task for this at the start of a role says the same, and takes a process of its own for each host.
+    """
+    variables = load_role_variables()
+    values = template({name: given[name] for name in variables if name in given})
+    found: list[str] = []
+    for name in values:  # the role has a default for each of the others
+        spec = variables[name]
+        # Ansible's validator ends in an exception where a number stands for a dictionary with keys of its own.
+        problems = list(_find_no_dictionaries(name, values[name], spec))
+        if not problems:
+            validated = ArgumentSpecValidator({name: spec}).validate(
+                {name: values[name]}, validate_role_argument_spec=True
+            )
+            problems = list(validated.error_messages)
+        found += [problem if name in problem else "%s: %s" % (name, problem) for problem in problems]
+    return found
+
+
+def _find_no_dictionaries(name: str, value: Any, spec: Mapping[str, Any]) -> Iterator[str]:
+    options = spec.get("options")
+    if spec.get("type") != "dict" or not options or (value is None and "." in name):
+        return
+    if isinstance(value, Mapping):
+        for key in value:
+            if key in options:
+                yield from _find_no_dictionaries("%s.%s" % (name, key), value[key], options[key])
+    else:  # also of text that could be read as one: what expects something of a host must never be left out
+        yield "%s must be a dictionary, and is %s" % (name, value)
 
 
 def _unknown_tags(tags: Iterable[str]) -> list[str]:

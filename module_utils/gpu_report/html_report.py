@@ -22,7 +22,19 @@ from typing import Any
 import jinja2
 from markupsafe import Markup, escape
 
-from . import alike_plot, alike_text, changes, findings, link_figures, matrix, page_names, pcie_tree, phrases, tables
+from . import (
+    alike_plot,
+    alike_text,
+    changes,
+    findings,
+    kept_templates,
+    link_figures,
+    matrix,
+    page_names,
+    pcie_tree,
+    phrases,
+    tables,
+)
 from .collector import NOT_READY, NOT_VALIDATED, READY
 
 _TEMPLATES = Path(__file__).parent / "templates"
@@ -194,6 +206,7 @@ def _environment(longest: int) -> jinja2.Environment:
         loader=jinja2.FileSystemLoader(_TEMPLATES),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
+        bytecode_cache=kept_templates.KeptTemplates("longest=%d" % longest),
         trim_blocks=True,
         lstrip_blocks=True,
         finalize=functools.partial(_safe, longest=longest),

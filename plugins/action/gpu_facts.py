@@ -25,6 +25,7 @@ installation = importlib.import_module("ansible.module_utils.gpu_checks.installa
 # run, not once a host.
 for _reader in ("gpu_host.gather", "gpu_host.p2p_probe", "gpu_host.proxmox", "gpu_server.gather"):
     importlib.import_module("ansible.module_utils." + _reader)
+importlib.import_module("ansible.module_utils.gpu_checks.kept_payloads").find_tree()  # once a run, too
 
 
 class ActionModule(Base):  # type: ignore[misc]

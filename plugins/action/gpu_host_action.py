@@ -25,6 +25,7 @@ from typing import Any
 import ansible.module_utils
 from ansible.errors import AnsibleActionFail, AnsibleConnectionFailure
 from ansible.plugins.action import ActionBase
+from ansible.plugins.loader import module_loader
 from ansible.utils.display import Display
 
 _OURS = Path(__file__).resolve().parents[2] / "module_utils"
@@ -35,6 +36,7 @@ if _OURS.is_dir() and str(_OURS) not in ansible.module_utils.__path__:
 apt_parsing = importlib.import_module("ansible.module_utils.gpu_provision.apt_parsing")
 installation = importlib.import_module("ansible.module_utils.gpu_checks.installation")
 host_failures = importlib.import_module("ansible.module_utils.gpu_report.host_failures")
+kept_payloads = importlib.import_module("ansible.module_utils.gpu_checks.kept_payloads")
 display = Display()
 FIRST_LOOK_SECONDS, LAST_LOOK_SECONDS = 0.3, 5.0
 TAIL_BYTES = 6000
@@ -72,7 +74,10 @@ class ActionModule(ActionBase):
         """Run a module: one of ours is named by one word, whether it stands in a clone or in a collection."""
         name = installation.qualify_name(module_name) if module_name else None
         _end_with_run()
+        source = module_loader.find_plugin(name, mod_type=".py") if name else None
+        kept_payloads.carry_in(source)
         answer: dict[str, Any] = super()._execute_module(name, *args, **more)
+        kept_payloads.carry_out(source)
         if answer.get("failed") and answer.get("_ansible_parsed") is False:  # it did not come to its end
             answer["msg"] = host_failures.explain_failure(answer)
         return answer

@@ -6,11 +6,12 @@ known of the host, and waits for the slowest; each module is half a megabyte to 
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 from typing import Any
 
-from ansible.errors import AnsibleActionFail
+from ansible.errors import AnsibleActionFail, AnsibleError
 from ansible.plugins.loader import action_loader
 
 Facts: Any = action_loader.get("gpu_facts", class_only=True)  # which puts our module_utils in reach, too
@@ -21,6 +22,9 @@ files = importlib.import_module("ansible.module_utils.gpu_report.files")
 every_kind = importlib.import_module("ansible.module_utils.gpu_gather.every_kind")
 packed_facts = importlib.import_module("ansible.module_utils.gpu_checks.packed_facts")
 run_options = importlib.import_module("ansible.module_utils.gpu_checks.run_options")
+
+with contextlib.suppress(OSError, KeyError, TypeError, AnsibleError):  # a fault is told by the task
+    run_options.load_role_variables()  # once a run, before the workers
 
 # Of the action, beside those of the facts.
 _ARGUMENT_SPEC = {
@@ -45,6 +49,10 @@ class ActionModule(Facts):  # type: ignore[misc]
         return result
 
     def _answer(self, tmp: Any, task_vars: dict[str, Any] | None) -> dict[str, Any]:
+        if self._task.args.get("own_run"):
+            wrong = run_options.find_wrong_variables(task_vars or {}, self._templar.template)
+            if wrong:
+                raise AnsibleActionFail("Variables of the inventory are wrong: %s" % "; ".join(wrong))
         result, args = self.begin_task(tmp, task_vars, _ARGUMENT_SPEC)
         # A playbook of somebody's own has tags and settings of its own, which are no fault.
         problems = args["own_run"] and run_options.find_problems(

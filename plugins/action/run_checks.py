@@ -122,7 +122,7 @@ class ActionModule(Base):  # type: ignore[misc]
         return "its metrics are not on the host: %s" % answer.get("msg") if answer.get("failed") else ""
 
     def _evaluator(self, variables: dict[str, Any]) -> Any:
-        return evaluator.TemplarEvaluator(self._templar.copy_with_new_env(available_variables=variables))
+        return evaluator.TemplarEvaluator(self._templar.copy_with_new_env(), variables)
 
     def _add_findings_on_cards(self, host: dict[str, Any], every: list[Any], task_vars: dict[str, Any]) -> None:
         """What the same checks find on the Proxmox host about the cards of this guest."""

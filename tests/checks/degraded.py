@@ -20,7 +20,7 @@ from unittest import mock
 import harness
 from ansible.module_utils.gpu_checks import engine, expressions, verdict
 from ansible.module_utils.gpu_checks.check_files import Check
-from ansible.module_utils.gpu_checks.evaluator import EvaluationError
+from ansible.module_utils.gpu_checks.evaluator import EvaluationError, Evaluator
 from ansible.module_utils.gpu_host import gather as gathering
 from ansible.module_utils.gpu_host import p2p_probe
 from ansible.module_utils.gpu_host.evidence import bundle
@@ -301,15 +301,13 @@ class Host:
         )
 
 
-class Silent(harness.OneByOne):
+class Silent:
     """Decides conditions, once for the same values; fills in no text."""
 
     known: dict[str, list[tuple[tuple[Any, ...], Any]]] = {}
 
     def __init__(self, variables: dict[str, Any]) -> None:
-        templar = harness.shared_templar()
-        templar.available_variables = variables
-        super().__init__(templar)
+        self._evaluator = harness.evaluator(variables)
         self._variables = variables
 
     def condition(self, expression: Any) -> bool:
@@ -319,7 +317,7 @@ class Silent(harness.OneByOne):
         result = next((result for seen, result in runs if seen == values), None)
         if result is None:
             try:
-                result = super().condition(expression)
+                result = self._evaluator.condition(expression)
             except EvaluationError as error:
                 result = error
             runs.append((values, result))
@@ -419,7 +417,7 @@ def judge(
     host: Host,
     memory: Memory,
     before: Judged | None = None,
-    evaluator: Callable[[dict[str, Any]], harness.OneByOne] = Silent,
+    evaluator: Callable[[dict[str, Any]], Evaluator] = Silent,
 ) -> Judged:
     """The verdict on `host`; a check whose facts are those of `before` has its result from there."""
     hypervisor = None

@@ -150,10 +150,16 @@ def judge(
     return {result["id"]: result for result in engine.evaluate_checks(loaded_checks(), variables, evaluator(variables))}
 
 
-def evaluator(variables: dict[str, Any]) -> OneByOne:
-    templar = shared_templar()
-    templar.available_variables = variables
-    return OneByOne(templar)
+def evaluator(variables: dict[str, Any]) -> TemplarEvaluator:
+    shared = shared_evaluator()
+    shared.use(variables)
+    return shared
+
+
+@functools.cache
+def shared_evaluator() -> TemplarEvaluator:
+    """One for all hosts, which makes what Jinja compiled ready once."""
+    return TemplarEvaluator(Templar(loader=DataLoader()), {})
 
 
 def facts_of_host(
@@ -189,29 +195,6 @@ def add_findings_on_cards(view: dict[str, Any], hypervisor_facts: dict[str, Any]
     seen = subject.make_host(hypervisor_facts)
     subject.describe_place(seen, ["proxmox_hosts"])
     guest_cards.add_findings(view, loaded_checks(), seen, evaluator)
-
-
-class OneByOne(TemplarEvaluator):
-    """Asks every condition by itself.
-
-    With what is compiled kept, that is faster than lists of which each host has another.
-    """
-
-    def conditions(self, expressions: Sequence[Any]) -> list[Any]:
-        return [self.condition(expression) for expression in expressions]
-
-
-@functools.cache
-def shared_templar() -> Templar:
-    """One for all hosts, which compiles an expression once.
-
-    Where a release of Ansible keeps its environment elsewhere, only slower.
-    """
-    templar = Templar(loader=DataLoader(), variables={})
-    environment = getattr(getattr(templar, "_engine", None), "environment", None)
-    if environment is not None:
-        environment.compile_expression = functools.cache(environment.compile_expression)
-    return templar
 
 
 def probed(evidence: bundle.BundleEvidence) -> dict[str, Any]:

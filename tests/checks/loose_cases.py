@@ -35,7 +35,5 @@ def judge(path: Path, expected: dict[str, Any] | None = None) -> dict[str, dict[
     facts = facts_of(path)
     host = subject.build_subject({"ansible_facts": facts}, lambda value: value)
     variables = engine.make_variables(host, expected or {}, "case")
-    templar = harness.shared_templar()
-    templar.available_variables = variables
     chosen = subject.choose_checks_of_pieces(harness.loaded_checks(), host)
-    return {result["id"]: result for result in engine.evaluate_checks(chosen, variables, harness.OneByOne(templar))}
+    return {result["id"]: result for result in engine.evaluate_checks(chosen, variables, harness.evaluator(variables))}

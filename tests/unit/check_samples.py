@@ -41,5 +41,5 @@ def judge(
 ) -> list[dict[str, Any]]:
     """The results of `items` on `host`."""
     variables = engine.make_variables(host, expected, "gpu1")
-    templar = Templar(loader=DataLoader(), variables=variables)
-    return engine.evaluate_checks(load(directory, *items), variables, TemplarEvaluator(templar), waived)
+    evaluator = TemplarEvaluator(Templar(loader=DataLoader()), variables)
+    return engine.evaluate_checks(load(directory, *items), variables, evaluator, waived)
