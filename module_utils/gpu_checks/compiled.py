@@ -1,8 +1,8 @@
 """Expressions as Jinja compiled them, for every host and for the runs to come.
 
 Ansible compiles an expression each time when it evaluates it, and runs each task of each host in a process of its own:
-to compile the conditions of all checks takes some 0.3 s per host, to evaluate them 0.05 s. `serve_code` gives a templar the
-code that is known by the text of an expression, and keeps the code of those that it has to compile.
+to compile the conditions of all checks takes some 0.3 s per host, to evaluate them 0.05 s. `serve_code` gives a templar
+the code that is known by the text of an expression, and keeps the code of those that it has to compile.
 
 All of this is Jinja's documented interface, but for the way from a templar to its environment. Where a release of
 Ansible keeps that elsewhere, each expression is compiled anew as before, and nothing else changes.
