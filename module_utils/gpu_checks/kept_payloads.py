@@ -24,6 +24,7 @@ KEPT = os.path.join(kept_files.DIRECTORY, "payloads")
 _KEPT_FILES = 24
 _SUM_BYTES = 32  # of a SHA-256 before the content
 _MODULE_UTILS = Path(__file__).resolve().parents[1]
+_MODULES = (installation.ROOT / "library", installation.ROOT / "plugins" / "modules")  # of a clone, of a collection
 
 
 def carry_in(source: str | None) -> None:
@@ -77,7 +78,7 @@ def _find_directory() -> str:
 def _find_prefix(source: str | None) -> str:
     """A number for all that the payload depends on. Empty where that cannot be told, and for a module that is not
     ours: it is not kept then."""
-    if not source or installation.ROOT not in Path(source).resolve().parents or not find_tree():
+    if not source or Path(source).resolve().parent not in _MODULES or not find_tree():
         return ""
     try:
         return hashlib.sha256(find_tree() + Path(source).read_bytes()).hexdigest()[:32] + "."

@@ -126,7 +126,7 @@ def test_a_run_that_is_started_by_hand(node: dict[str, Any], tmp_path: Path) -> 
     assert "The host is ready." in journal(node)
     owned = ask_over_ssh(node, "stat -c '%%U %%a' %s/reports/report.json %s/reports" % (STATE, STATE)).split("\n")
     assert owned[0].split()[0] == "gpu-validation" and owned[1] == "gpu-validation 750"
-    assert len(ask_over_ssh(node, "ls %s/runs" % STATE).split()) == 1
+    assert len(ask_over_ssh(node, "ls -d %s/reports/history/*.json.gz" % STATE).split()) == 1
     exposed = ask_over_ssh(node, "systemd-analyze security --no-pager %s | tail -1" % UNIT)
     assert float(exposed.split(":")[1].split()[0]) < 3, exposed
 
@@ -197,7 +197,7 @@ def test_two_starts_are_one_run_and_a_bounded_number_is_kept(node: dict[str, Any
     ask_over_ssh(node, "systemctl start --no-block %s; systemctl start --no-block %s" % (UNIT, UNIT))
     run_over_ssh(node, "systemctl start %s" % UNIT)
     assert journal(node).count("check results on") == before + 1
-    assert len(ask_over_ssh(node, "ls %s/runs" % STATE).split()) == 2
+    assert len(ask_over_ssh(node, "ls -d %s/reports/history/*.json.gz" % STATE).split()) == 2
 
 
 def test_the_timer_fires(node: dict[str, Any], tmp_path: Path) -> None:
