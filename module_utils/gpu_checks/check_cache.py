@@ -50,9 +50,10 @@ def _read(directory: str) -> list[check_files.Check] | check_files.ChecksError:
     except check_files.ChecksError as error:
         return error
     conditions = check_files.prepare_conditions(files)
-    compiled.compile_ahead([*conditions, *_list_texts(found)])
+    texts = _list_texts(found)
+    compiled.compile_ahead([*conditions, *texts])
     if key:
-        _keep(directory, key, files, conditions, _list_texts(found))
+        _keep(directory, key, files, conditions, texts)
     return found
 
 

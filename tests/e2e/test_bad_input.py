@@ -93,3 +93,23 @@ def test_a_report_that_cannot_be_written_fails_the_run(play: Any, blocked_report
     assert run.statuses("llm-ct")["p2p_granted"] == "pass"
     assert run.rc != 0
     assert "report" in run.text and "Traceback" not in run.text
+
+
+@pytest.mark.parametrize(
+    ("own", "said"),
+    [
+        (False, "gpu_host_expected must be a dictionary, and is {"),
+        (True, "failed to combine variables, expected dicts"),
+    ],
+    ids=["validate.yml", "somebody's own playbook"],
+)
+def test_an_expectation_that_is_text_is_never_left_out(play: Any, own: bool, said: str, tmp_path: Path) -> None:
+    """Ansible's own task for a role takes text in JSON for a dictionary."""
+    playbook = tmp_path / "own.yml"
+    playbook.write_text("- hosts: all\n  gather_facts: false\n  roles: [host_validation]\n")
+    here = {"gpu_host_bundle": str(HEALTHY), "gpu_host_expected": '{"gpus": {"count": 99}}'}
+    run = play(str(playbook) if own else "validate.yml", {"all": {"hosts": {"here": here}}})
+    assert run.rc == 2
+    assert said in run.text
+    assert "is ready" not in run.text
+    assert "Traceback" not in run.text
